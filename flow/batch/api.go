@@ -1,6 +1,10 @@
 package batch
 
-import "github.com/skeinmesh/skein/ring"
+import (
+	"encoding/binary"
+
+	"github.com/skeinmesh/skein/ring"
+)
 
 // Header is one name and value that travel with an event, in the publisher's order.
 type Header struct{ Name, Value string }
@@ -69,15 +73,18 @@ const (
 	TargetBytes = 64 << 10 // a full batch: the size at which throughput stops growing on a 2-core host
 )
 
-// Identifier hashes identities under a stream's seed. Pure.
+// IdentityOf hashes an event's identity under its stream's seed. The source's length goes first, so that no two different
+// pairs are hashed as the same bytes. Pure. The result is never the zero Hash, which means "no identity".
 func IdentityOf(seed ring.Seed, source, id string) (h [16]byte) {
 	buf := make([]byte, 0, 128)
+	buf = binary.LittleEndian.AppendUint32(buf, uint32(len(source)))
 	buf = append(buf, source...)
-	buf = append(buf, 0)
 	buf = append(buf, id...)
 	hi, lo := ring.Hash128(seed, buf)
-	for i := range 8 {
-		h[i], h[8+i] = byte(hi>>(8*i)), byte(lo>>(8*i))
+	binary.LittleEndian.PutUint64(h[:8], hi)
+	binary.LittleEndian.PutUint64(h[8:], lo)
+	if h == ([16]byte{}) {
+		h[0] = 1
 	}
 	return h
 }
