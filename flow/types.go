@@ -5,26 +5,13 @@ import (
 	"time"
 
 	"github.com/skeinmesh/skein/flow/batch"
+	"github.com/skeinmesh/skein/flow/catalog"
 	"github.com/skeinmesh/skein/ring"
 )
 
-// StreamConfig is what a stream's creator may choose; the zero of a field means its default (DESIGN section 9).
-type StreamConfig struct {
-	Partitions     int               `json:"partitions" msgpack:"p"`                 // 1–256, default 8
-	MinPartitions  int               `json:"min_partitions" msgpack:"mi"`            // default 1
-	MaxPartitions  int               `json:"max_partitions" msgpack:"ma"`            // default 256
-	Replicas       int               `json:"replicas" msgpack:"r"`                   // 1, 3 or 5, default 3
-	MinCopies      int               `json:"min_copies" msgpack:"mc"`                // 1–replicas, default 1
-	Order          string            `json:"order" msgpack:"o"`                      // key | window | none, default key
-	OrderWindowMS  int64             `json:"order_window_ms,omitempty" msgpack:"ow"` // with order window
-	HotKeys        []string          `json:"hot_keys,omitempty" msgpack:"hk"`        // patterns
-	Affinity       map[string]string `json:"affinity,omitempty" msgpack:"af"`        // zone, label, node
-	Pin            map[string]string `json:"pin,omitempty" msgpack:"pi"`             // the same, strictly
-	RetentionMS    int64             `json:"retention_ms" msgpack:"rm"`              // default 7 days; -1: no limit
-	RetentionBytes int64             `json:"retention_bytes" msgpack:"rb"`           // per stream, default 10 GiB; -1: no limit
-	DedupeWindowMS int64             `json:"dedupe_window_ms" msgpack:"dw"`          // default 10 min
-	MaxEventBytes  int               `json:"max_event_bytes" msgpack:"me"`           // default 1 MiB, at most 2 MiB
-}
+// StreamConfig is what a stream's creator may choose; the zero of a field means its default. It is the catalog's own type, with
+// WithDefaults and Validate.
+type StreamConfig = catalog.StreamConfig
 
 // PartitionInfo is one partition of a stream's lineage and what this node believes of its owner and replicas.
 type PartitionInfo struct {
