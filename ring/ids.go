@@ -132,9 +132,13 @@ type Range struct {
 // Contains reports whether hash h lies in the range.
 func (r Range) Contains(h uint64) bool { return r.Lo <= h && h <= r.Hi }
 
-// EvenRanges cuts the whole space into n ranges whose sizes differ by one at most. n below 1 counts as 1.
+// MaxRanges bounds EvenRanges; a stream has 256 partitions at most.
+const MaxRanges = 1 << 16
+
+// EvenRanges cuts the whole space into n ranges whose sizes differ by less than n. n below 1 counts as 1, and above
+// MaxRanges as MaxRanges.
 func EvenRanges(n int) []Range {
-	n = max(n, 1)
+	n = min(max(n, 1), MaxRanges)
 	out := make([]Range, n)
 	step := ^uint64(0) / uint64(n)
 	for i := range out {

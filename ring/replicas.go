@@ -1,0 +1,141 @@
+package ring
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// candidate is a member that may hold a group.
+type candidate struct {
+	member  int32
+	current bool
+	home    bool
+	score   float64
+}
+
+// zonePick is the candidates of one zone, best first, of which the first taken are chosen.
+type zonePick struct {
+	zone  int32
+	cands []candidate
+	taken int
+	score float64
+}
+
+// Replicas proposes at most n distinct members for a group, the preferred owner first.
+//
+// Members spread over zones as evenly as the candidates allow (all in distinct zones where there are enough), and within
+// that bound as many of current as possible stay; what is missing is filled with the group's home first, then by weighted
+// rendezvous. Cordoned members stay but are not added. The order is home first where it was chosen, then by rendezvous; the
+// order of current has no influence, and proposing again from the answer gives the same answer.
+// Without current it is where a new group belongs.
+func (r *Ring) Replicas(g GroupID, n int, current []NodeID) []NodeID {
+	n = min(n, len(r.members))
+	if n <= 0 {
+		return nil
+	}
+	picks := r.picks(g, current)
+	chosen := make([]candidate, 0, n)
+	for len(chosen) < n {
+		best := nextZone(picks)
+		if best < 0 {
+			break
+		}
+		p := &picks[best]
+		chosen = append(chosen, p.cands[p.taken])
+		p.taken++
+	}
+	slices.SortFunc(chosen, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(boolInt(b.home), boolInt(a.home)), compareScore(a, b))
+	})
+	out := make([]NodeID, len(chosen))
+	for i, c := range chosen {
+		out[i] = r.members[c.member].ID
+	}
+	return out
+}
+
+// Preference lists every member that may get something new, in the order in which the group would want them: its home,
+// then by weighted rendezvous, zones ignored.
+func (r *Ring) Preference(g GroupID) []NodeID {
+	home := r.home(g)
+	cands := make([]candidate, 0, len(r.members))
+	for i, m := range r.members {
+		if !m.Cordoned {
+			cands = append(cands, candidate{member: int32(i), home: int32(i) == home, score: r.memberScore(g, int32(i))})
+		}
+	}
+	slices.SortFunc(cands, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(boolInt(b.home), boolInt(a.home)), compareScore(a, b))
+	})
+	out := make([]NodeID, len(cands))
+	for i, c := range cands {
+		out[i] = r.members[c.member].ID
+	}
+	return out
+}
+
+// compareScore orders by rendezvous, and by member index (the order of ids) where scores tie.
+func compareScore(a, b candidate) int {
+	return cmp.Or(cmp.Compare(a.score, b.score), cmp.Compare(a.member, b.member))
+}
+
+// picks lists the candidates per zone: current ones first, then the home, then by rendezvous.
+func (r *Ring) picks(g GroupID, current []NodeID) []zonePick {
+	home := r.home(g)
+	isCurrent := make(map[int32]bool, len(current))
+	for _, id := range current {
+		if i, ok := r.index[id]; ok {
+			isCurrent[i] = true
+		}
+	}
+	picks := make([]zonePick, 0, len(r.zones))
+	all := make([]candidate, 0, len(r.members))
+	for z := range r.zones {
+		start := len(all)
+		for _, i := range r.zones[z].members {
+			cur := isCurrent[i]
+			if r.members[i].Cordoned && !cur {
+				continue
+			}
+			all = append(all, candidate{member: i, current: cur, home: i == home, score: r.memberScore(g, i)})
+		}
+		cands := all[start:len(all):len(all)]
+		if len(cands) == 0 {
+			continue
+		}
+		slices.SortFunc(cands, func(a, b candidate) int {
+			return cmp.Or(cmp.Compare(boolInt(b.current), boolInt(a.current)),
+				cmp.Compare(boolInt(b.home), boolInt(a.home)), compareScore(a, b))
+		})
+		p := zonePick{zone: int32(z), cands: cands, score: r.zoneScore(g, int32(z))}
+		if home >= 0 && r.zoneOf[home] == int32(z) {
+			p.score = math.Inf(-1) // the home's zone comes before any other
+		}
+		picks = append(picks, p)
+	}
+	return picks
+}
+
+// nextZone is the index of the zone that gets the next replica, or -1 when no zone has a candidate left: the emptiest, then
+// one that holds a current replica not yet taken, then the home's, then by rendezvous. Filling the emptiest first makes the
+// spread even; preferring current ones matters only in the last, partial round, and there it keeps the most.
+func nextZone(picks []zonePick) int {
+	best := -1
+	for i := range picks {
+		p := &picks[i]
+		if p.taken == len(p.cands) {
+			continue
+		}
+		if best < 0 || p.before(&picks[best]) {
+			best = i
+		}
+	}
+	return best
+}
+
+func (p *zonePick) before(q *zonePick) bool {
+	return cmp.Or(cmp.Compare(p.taken, q.taken),
+		cmp.Compare(boolInt(q.cands[q.taken].current), boolInt(p.cands[p.taken].current)),
+		cmp.Compare(p.score, q.score), cmp.Compare(p.zone, q.zone)) < 0
+}
