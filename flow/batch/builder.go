@@ -1,8 +1,6 @@
 package batch
 
 import (
-	"hash/crc32"
-
 	"github.com/klauspost/compress/s2"
 
 	"github.com/skeinmesh/skein/transport/wire"
@@ -68,7 +66,7 @@ func (b *Builder) Finish(compress bool) (Meta, []byte) {
 		}
 	}
 	m.PayloadLen = uint32(len(payload))
-	m.PayloadCRC = crc32.Checksum(payload, castagnoli)
+	m.PayloadCRC = crcOf(payload)
 	if b.identified {
 		m.Identities = b.identities
 	}

@@ -201,8 +201,10 @@ func VerifyPayload(m *Meta, payload []byte) error {
 	if uint64(len(payload)) != uint64(m.PayloadLen) {
 		return corrupt("batch payload of %d bytes, header says %d", len(payload), m.PayloadLen)
 	}
-	if crc32.Checksum(payload, castagnoli) != m.PayloadCRC {
+	if crcOf(payload) != m.PayloadCRC {
 		return corrupt("batch payload fails its CRC")
 	}
 	return nil
 }
+
+func crcOf(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
