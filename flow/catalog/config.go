@@ -186,4 +186,6 @@ func (c StreamConfig) fixed(o StreamConfig) string {
 	return ""
 }
 
-func invalid(format string, args ...any) *wire.Error { return wire.Errorf(wire.KindInvalid, "", format, args...) }
+func invalid(format string, args ...any) *wire.Error {
+	return wire.Errorf(wire.KindInvalid, "", format, args...)
+}

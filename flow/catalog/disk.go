@@ -3,7 +3,6 @@ package catalog
 import (
 	"encoding/binary"
 	"fmt"
-	"slices"
 
 	"github.com/skeinmesh/skein/flow/log"
 	"github.com/skeinmesh/skein/transport/wire"
@@ -73,6 +72,9 @@ func (d disk) write(b log.Batch, ch *change) error {
 // replace adds the removal of everything and then the whole of st to b.
 func (d disk) replace(b log.Batch, st *state) error {
 	d.clear(b)
+	if st.version == 0 {
+		return nil // an untouched shard has no head either
+	}
 	if err := put(b, d.key(keyHead), head{diskFormat, st.version, st.clockMS}); err != nil {
 		return err
 	}
@@ -110,9 +112,9 @@ func (d disk) load() (*state, error) {
 		return nil, fmt.Errorf("state has format %d, this release reads %d", h.Format, diskFormat)
 	}
 	st.version, st.clockMS = h.Version, h.ClockMS
-	err = d.store.Scan(d.key(keyStream), func(key, value []byte) error {
+	err = d.store.Scan(d.key(keyStream), func(_, value []byte) error {
 		s := new(Stream)
-		if err := wire.Unmarshal(slices.Clone(value), s); err != nil {
+		if err := wire.Unmarshal(value, s); err != nil {
 			return corrupt("stream", err)
 		}
 		return st.restore(s)
@@ -120,9 +122,9 @@ func (d disk) load() (*state, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = d.store.Scan(d.key(keyTombstone), func(key, value []byte) error {
+	err = d.store.Scan(d.key(keyTombstone), func(_, value []byte) error {
 		var t Tombstone
-		if err := wire.Unmarshal(slices.Clone(value), &t); err != nil {
+		if err := wire.Unmarshal(value, &t); err != nil {
 			return corrupt("tombstone", err)
 		}
 		return st.restoreTombstone(t)
@@ -138,8 +140,8 @@ func (s *state) restore(st *Stream) error {
 	if s.byName[st.Name] != nil || s.byID[st.ID] != nil {
 		return corrupt("stream "+st.Name, fmt.Errorf("it is there twice"))
 	}
-	if st.Version > s.version {
-		return corrupt("stream "+st.Name, fmt.Errorf("its version %d is above the shard's %d", st.Version, s.version))
+	if st.Version == 0 || st.Version > s.version {
+		return corrupt("stream "+st.Name, fmt.Errorf("its version %d is 0 or above the shard's %d", st.Version, s.version))
 	}
 	if len(st.Partitions) == 0 || len(s.byName) >= MaxStreams {
 		return corrupt("stream "+st.Name, fmt.Errorf("it has no partitions, or there are too many streams"))
@@ -150,7 +152,7 @@ func (s *state) restore(st *Stream) error {
 
 func (s *state) restoreTombstone(t Tombstone) error {
 	n := len(s.tombstones)
-	if n > 0 && t.Version <= s.tombstones[n-1].Version || t.Version > s.version || n > MaxTombstones {
+	if t.Version == 0 || n > 0 && t.Version <= s.tombstones[n-1].Version || t.Version > s.version || n > MaxTombstones {
 		return corrupt("tombstone", fmt.Errorf("version %d is out of order", t.Version))
 	}
 	s.bury(t)
