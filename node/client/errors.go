@@ -1,0 +1,120 @@
+package client
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Codes of errors that are born in the client.
+const (
+	CodeConnect = "connect"         // nothing was sent: no server could be reached
+	CodeLost    = "connection-lost" // something was sent, and no answer came: the outcome is not known
+)
+
+// Error is a refusal of the server (RFC 9457), or a connection that failed.
+type Error struct {
+	Op     string // "POST /v1/streams/orders/events"
+	Status int    // HTTP status; 0 where no answer came
+	// Code is the stable word of the API: "no-quorum", "stream-not-found", …; or one of the codes above.
+	Code      string
+	Title     string
+	Detail    string
+	Node      string // who refused
+	Retryable bool
+	// RetryAfter is the server's hint; 0: none.
+	RetryAfter time.Duration
+	Err        error // the local cause
+}
+
+func (e *Error) Error() string {
+	msg := e.Detail
+	if msg == "" {
+		msg = e.Title
+	}
+	if e.Err != nil {
+		msg = e.Err.Error()
+	}
+	if e.Code != "" && e.Code != CodeConnect {
+		msg += " (" + e.Code + ")"
+	}
+	return msg
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// OutcomeUnknown reports whether the request may have had its effect although it failed.
+func (e *Error) OutcomeUnknown() bool {
+	return e.Code == CodeLost || e.Code == "outcome-unknown" || e.Status == http.StatusGatewayTimeout
+}
+
+// CodeOf is the code of the first *Error in err's chain, or "".
+func CodeOf(err error) string {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return ""
+}
+
+// problem is the body of a refusal.
+type problem struct {
+	Type         string `json:"type"`
+	Title        string `json:"title"`
+	Status       int    `json:"status"`
+	Detail       string `json:"detail"`
+	Code         string `json:"code"`
+	Retryable    bool   `json:"retryable"`
+	Node         string `json:"node"`
+	RetryAfterMS int64  `json:"retry_after_ms"`
+	Earliest     string `json:"earliest"`
+}
+
+func (p problem) toError() *Error {
+	return &Error{
+		Status: p.Status, Code: p.Code, Title: p.Title, Detail: p.Detail, Node: p.Node, Retryable: p.Retryable,
+		RetryAfter: time.Duration(max(p.RetryAfterMS, 0)) * time.Millisecond,
+	}
+}
+
+func decodeProblem(resp *http.Response) *Error {
+	data, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	e := &Error{}
+	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	var p problem
+	if strings.HasSuffix(kind, "json") && json.Unmarshal(data, &p) == nil {
+		e = p.toError()
+	} else {
+		e.Detail = strings.TrimSpace(string(data[:min(len(data), 200)]))
+		// Not one of ours: a proxy between. 502 and 503 are worth another try by their definition.
+		e.Retryable = resp.StatusCode == http.StatusBadGateway || resp.StatusCode == http.StatusServiceUnavailable
+	}
+	e.Status = resp.StatusCode
+	if e.Title == "" {
+		e.Title = fmt.Sprintf("%d %s", e.Status, http.StatusText(e.Status))
+	}
+	if s := resp.Header.Get("Retry-After"); e.RetryAfter == 0 && s != "" {
+		if n, err := strconv.Atoi(s); err == nil && n >= 0 {
+			e.RetryAfter = time.Duration(n) * time.Second
+		}
+	}
+	return e
+}
+
+// lost classifies a failed exchange: a dial that failed sent nothing; anything else may have arrived.
+func lost(r request, err error) *Error {
+	e := &Error{Op: r.method + " " + r.path, Code: CodeLost, Title: "the connection was lost", Retryable: true, Err: err}
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" || errors.Is(err, syscall.ECONNREFUSED) {
+		e.Code, e.Title = CodeConnect, "cannot connect"
+	}
+	return e
+}

@@ -1,0 +1,330 @@
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// SubscribeRequest says what to read.
+type SubscribeRequest struct {
+	// From is a position (earliest, latest, @RFC3339, -15m, P:OFFSET,…, or a cursor); empty: the server's default, latest.
+	From      string
+	Key       string
+	HasKey    bool
+	Partition *uint32
+	// UntilEnd stops at the end as it was when the subscription started.
+	UntilEnd bool
+	// Limit stops after so many events; 0: none.
+	Limit int
+	// NoReconnect returns a lost connection as an error instead of going on at another server.
+	NoReconnect bool
+}
+
+// Received is one event as read.
+type Received struct {
+	Stream      string            `json:"stream"`
+	Partition   uint32            `json:"partition"`
+	Offset      uint64            `json:"offset"`
+	Time        time.Time         `json:"time"`
+	Key         *string           `json:"key"`
+	ContentType string            `json:"content_type"`
+	Headers     map[string]string `json:"headers"`
+	ID          string            `json:"id"`
+	Source      string            `json:"source"`
+	Type        string            `json:"type"`
+	// Value is the event's bytes.
+	Value []byte `json:"-"`
+	// Line is the envelope as it came, without its line feed.
+	Line []byte `json:"-"`
+}
+
+// Chunk is a run of events in order.
+type Chunk struct {
+	Events []Received
+	// Cursor resumes behind Events; empty where the server has not told one since the chunk before.
+	Cursor string
+}
+
+// maxChunk bounds how many events are gathered before a cursor arrives.
+const maxChunk = 4096
+
+// maxLine bounds one line of a subscription (bytes): the largest event in base64 with its headers is well below it.
+const maxLine = 16 << 20
+
+// Subscription reads one stream. One goroutine uses it at a time; Close may be called from anywhere.
+type Subscription struct {
+	c      *Client
+	stream string
+	req    SubscribeRequest
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	body      io.ReadCloser
+	server    uint64
+	r         *bufio.Reader
+	cursor    string            // last told by the server
+	seen      map[uint32]uint64 // next offset to deliver, of partitions that moved since cursor
+	delivered int
+	again     int   // delivered since cursor: what a reconnect gets again
+	pending   error // came behind the last chunk
+	attempt   int
+	done      error
+}
+
+// Subscribe starts reading. It returns once a server accepted, or an error that a retry would not mend. The subscription
+// lives until ctx ends or Close.
+func (c *Client) Subscribe(ctx context.Context, stream string, req SubscribeRequest) (*Subscription, error) {
+	if ago, err := time.ParseDuration(req.From); err == nil && ago < 0 {
+		// Fixed once, so that a reconnect does not start later than the first try.
+		req.From = "@" + time.Now().Add(ago).UTC().Format(time.RFC3339Nano)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	s := &Subscription{c: c, stream: stream, req: req, ctx: ctx, cancel: cancel, cursor: req.From, seen: map[uint32]uint64{}}
+	if err := s.connect(); err != nil {
+		cancel()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Close ends the subscription; a Next under way returns. Idempotent.
+func (s *Subscription) Close() error {
+	s.cancel()
+	return nil
+}
+
+// Cursor resumes behind everything that Next returned with a cursor; before the first one it is the position asked for.
+func (s *Subscription) Cursor() string { return s.cursor }
+
+// connect opens the stream at the last cursor, trying servers until one accepts.
+func (s *Subscription) connect() error {
+	for ; ; s.attempt++ {
+		resp, idx, err := s.c.send(s.ctx, s.request())
+		if err == nil {
+			s.server, s.body, s.r = idx, resp.Body, bufio.NewReaderSize(resp.Body, 256<<10)
+			return nil
+		}
+		if s.ctx.Err() != nil {
+			return ctxError(s.ctx, err)
+		}
+		var e *Error
+		if !errors.As(err, &e) || !e.Retryable && !e.OutcomeUnknown() {
+			return err
+		}
+		if err := s.c.pause(s.ctx, s.attempt, err); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *Subscription) request() request {
+	q := url.Values{}
+	if s.cursor != "" {
+		q.Set("from", s.cursor)
+	}
+	if s.req.HasKey || s.req.Key != "" {
+		q.Set("key", s.req.Key)
+	}
+	if s.req.Partition != nil {
+		q.Set("partition", strconv.FormatUint(uint64(*s.req.Partition), 10))
+	}
+	if s.req.UntilEnd {
+		q.Set("until", "end")
+	}
+	if s.req.Limit > 0 {
+		// Events already delivered since the cursor come again and are dropped here.
+		q.Set("limit", strconv.Itoa(s.req.Limit-s.delivered+s.again))
+	}
+	return request{
+		method: http.MethodGet, path: "/v1/streams/" + url.PathEscape(s.stream) + "/events", query: q,
+		header: http.Header{"Accept": {"application/x-ndjson"}},
+	}
+}
+
+// Next waits for events. It returns io.EOF at the end (UntilEnd, Limit) or after Close, the context's error, or an *Error.
+// After an error it returns the same again.
+func (s *Subscription) Next() (Chunk, error) {
+	for s.done == nil {
+		if s.pending == nil {
+			var chunk Chunk
+			chunk, s.pending = s.read()
+			s.note(&chunk)
+			if len(chunk.Events) > 0 || chunk.Cursor != "" {
+				s.attempt = 0
+				return chunk, nil
+			}
+			continue
+		}
+		err := s.pending
+		s.pending = nil
+		if err := s.settle(err); err != nil {
+			return Chunk{}, err
+		}
+	}
+	return Chunk{}, s.done
+}
+
+// note drops what was delivered before a reconnect, and remembers what is delivered now.
+func (s *Subscription) note(chunk *Chunk) {
+	kept := chunk.Events[:0]
+	for _, ev := range chunk.Events {
+		if next, ok := s.seen[ev.Partition]; ok && ev.Offset < next {
+			continue
+		}
+		if s.req.Limit > 0 && s.delivered >= s.req.Limit {
+			break
+		}
+		s.seen[ev.Partition] = ev.Offset + 1
+		s.delivered++
+		s.again++
+		kept = append(kept, ev)
+	}
+	chunk.Events = kept
+	if chunk.Cursor != "" {
+		s.cursor = chunk.Cursor
+		s.again = 0
+		clear(s.seen)
+	}
+	if s.req.Limit > 0 && s.delivered >= s.req.Limit {
+		s.finish(io.EOF)
+	}
+}
+
+func (s *Subscription) finish(err error) error {
+	if s.done == nil {
+		s.done = err
+		s.body.Close()
+		s.cancel()
+	}
+	return s.done
+}
+
+// settle decides what the end of a connection means: the end of the subscription, or a reconnect (nil).
+func (s *Subscription) settle(err error) error {
+	if s.done != nil {
+		return s.done
+	}
+	if s.ctx.Err() != nil {
+		cause := context.Cause(s.ctx)
+		if errors.Is(cause, context.Canceled) {
+			cause = io.EOF
+		}
+		return s.finish(cause)
+	}
+	if err == io.EOF && s.req.UntilEnd {
+		return s.finish(io.EOF)
+	}
+	s.body.Close()
+	var e *Error
+	if errors.As(err, &e) && !e.Retryable && !e.OutcomeUnknown() {
+		return s.finish(err)
+	}
+	if err != io.EOF || s.req.NoReconnect {
+		if !errors.As(err, &e) {
+			err = lost(request{method: http.MethodGet, path: "events"}, err)
+		}
+		if s.req.NoReconnect {
+			return s.finish(err)
+		}
+	}
+	s.c.turn(s.server)
+	if err := s.c.pause(s.ctx, s.attempt, err); err != nil {
+		return s.finish(err)
+	}
+	s.attempt++
+	if err := s.connect(); err != nil {
+		return s.finish(err)
+	}
+	return nil
+}
+
+// line is any line of a subscription: an event, a cursor, or the reason why it ends.
+type line struct {
+	Received
+	Value       json.RawMessage `json:"value"`
+	ValueBase64 *string         `json:"value_base64"`
+	Cursor      *string         `json:"cursor"`
+	Error       *problem        `json:"error"`
+}
+
+// read gathers events up to the next cursor. An error comes together with what was read before it.
+func (s *Subscription) read() (Chunk, error) {
+	var chunk Chunk
+	for len(chunk.Events) < maxChunk {
+		raw, err := readLine(s.r)
+		if err != nil {
+			return chunk, err
+		}
+		if len(raw) == 0 {
+			continue
+		}
+		var l line
+		if err := json.Unmarshal(raw, &l); err != nil {
+			return chunk, &Error{Code: "bad-answer", Title: "the server sent a line that is not JSON", Err: err}
+		}
+		switch {
+		case l.Error != nil:
+			return chunk, l.Error.toError()
+		case l.Cursor != nil:
+			chunk.Cursor = *l.Cursor
+			return chunk, nil
+		}
+		ev := l.Received
+		if ev.Value, err = valueBytes(&l); err != nil {
+			return chunk, err
+		}
+		ev.Line = raw
+		chunk.Events = append(chunk.Events, ev)
+	}
+	return chunk, nil
+}
+
+// readLine returns a fresh copy of the next line, without its line feed.
+func readLine(r *bufio.Reader) ([]byte, error) {
+	var out []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		if len(out)+len(part) > maxLine {
+			return nil, &Error{Code: "bad-answer", Title: fmt.Sprintf("the server sent a line of more than %d bytes", maxLine)}
+		}
+		out = append(out, part...)
+		switch {
+		case err == nil:
+			return bytes.TrimSuffix(out, []byte("\n")), nil
+		case errors.Is(err, bufio.ErrBufferFull):
+		case err == io.EOF && len(out) > 0:
+			return nil, io.ErrUnexpectedEOF // cut in the middle of a line
+		default:
+			return nil, err
+		}
+	}
+}
+
+// valueBytes is the event's value: a string's text where the content is not JSON, else the JSON itself.
+func valueBytes(l *line) ([]byte, error) {
+	if l.ValueBase64 != nil {
+		b, err := base64.StdEncoding.DecodeString(*l.ValueBase64)
+		if err != nil {
+			return nil, &Error{Code: "bad-answer", Title: "the server sent a value that is not base64", Err: err}
+		}
+		return b, nil
+	}
+	if !isJSON(l.ContentType) && len(l.Value) > 0 && l.Value[0] == '"' {
+		var text string
+		if err := json.Unmarshal(l.Value, &text); err != nil {
+			return nil, &Error{Code: "bad-answer", Title: "the server sent a broken string", Err: err}
+		}
+		return []byte(text), nil
+	}
+	return l.Value, nil
+}
