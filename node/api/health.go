@@ -1,0 +1,119 @@
+package api
+
+import (
+	_ "embed"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+//go:embed openapi.json
+var openAPIDoc []byte
+
+// livez answers as long as the process can: it never asks a peer or a disk.
+func (s *Server) livez(c *Call) { c.Bytes(http.StatusOK, "text/plain; charset=utf-8", []byte("ok\n")) }
+
+// readyz answers 503 while a condition for taking traffic is missing; ?verbose lists them all.
+func (s *Server) readyz(c *Call) {
+	verbose, err := c.Flag("verbose")
+	if err != nil {
+		c.Fail(err)
+		return
+	}
+	checks := s.dep.Mesh.Readiness(c.R.Context())
+	if s.draining() {
+		checks = append(checks[:len(checks):len(checks)], Check{Name: "http", Detail: "draining"})
+	}
+	status, word, failing := http.StatusOK, "ready", []string{}
+	for _, ch := range checks {
+		if !ch.OK {
+			status, word = http.StatusServiceUnavailable, "not ready"
+			failing = append(failing, ch.Name)
+		}
+	}
+	body := struct {
+		Status  string   `json:"status"`
+		Node    string   `json:"node"`
+		Failing []string `json:"failing"`
+		Checks  []Check  `json:"checks,omitempty"`
+	}{word, s.cfg.Identity.Node, failing, nil}
+	if verbose {
+		body.Checks = checks
+	}
+	if status != http.StatusOK {
+		c.w.Header().Set("Retry-After", "1")
+	}
+	c.JSON(status, body)
+}
+
+func (s *Server) metricsPage(c *Call) {
+	if s.dep.Gatherer == nil {
+		c.Bytes(http.StatusOK, "text/plain; version=0.0.4; charset=utf-8", nil)
+		return
+	}
+	promhttp.HandlerFor(s.dep.Gatherer, promhttp.HandlerOpts{MaxRequestsInFlight: 4}).ServeHTTP(c.W, c.R)
+}
+
+func (s *Server) version(c *Call) {
+	v := struct {
+		Version  string `json:"version"`
+		Revision string `json:"revision,omitempty"`
+		Go       string `json:"go"`
+		OS       string `json:"os"`
+		Arch     string `json:"arch"`
+		Node     string `json:"node"`
+		NodeID   string `json:"node_id"`
+		Cluster  string `json:"cluster_id"`
+	}{Version: s.cfg.Version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH, Node: s.cfg.Identity.Node,
+		NodeID: s.cfg.Identity.ID.String(), Cluster: s.cfg.Identity.Cluster}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		def(&v.Version, info.Main.Version)
+		for _, kv := range info.Settings {
+			if kv.Key == "vcs.revision" {
+				v.Revision = kv.Value
+			}
+		}
+	}
+	c.JSON(http.StatusOK, v)
+}
+
+func (s *Server) openAPI(c *Call) { c.Bytes(http.StatusOK, "application/json", openAPIDoc) }
+
+// pprof serves profiles to callers on this host alone: they show memory contents and cost CPU.
+func (s *Server) pprof(c *Call) {
+	host, _, err := net.SplitHostPort(c.R.RemoteAddr)
+	if err != nil || !loopbackHost(host) || c.R.Header.Get("X-Forwarded-For") != "" || c.R.Header.Get("Forwarded") != "" {
+		c.Fail(NewProblem(http.StatusForbidden, codeLoopbackOnly, "profiles are served to this host alone"))
+		return
+	}
+	secs, err := c.Int("seconds", 30, 1, 300)
+	if err != nil {
+		c.Fail(err)
+		return
+	}
+	// The profile writes nothing until it is done, so the server's own write deadline would cut it.
+	_ = http.NewResponseController(c.W).SetWriteDeadline(time.Now().Add(time.Duration(secs)*time.Second + 30*time.Second))
+	switch name := c.Path("profile"); name {
+	case "":
+		pprof.Index(c.W, c.R)
+	case "cmdline":
+		pprof.Cmdline(c.W, c.R)
+	case "profile":
+		pprof.Profile(c.W, c.R)
+	case "symbol":
+		pprof.Symbol(c.W, c.R)
+	case "trace":
+		q := c.R.URL.Query()
+		q.Set("seconds", strconv.FormatInt(secs, 10))
+		c.R.URL.RawQuery = q.Encode()
+		pprof.Trace(c.W, c.R)
+	default:
+		pprof.Handler(name).ServeHTTP(c.W, c.R)
+	}
+}

@@ -1,0 +1,41 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+)
+
+// readDeadline is how long routes that only look wait where the client names no timeout_ms.
+const readDeadline = 5 * time.Second
+
+// view answers with what get returns within the request's deadline.
+func view[T any](c *Call, get func(context.Context) (T, error)) {
+	ctx, cancel, err := c.Deadline(readDeadline)
+	if err != nil {
+		c.Fail(err)
+		return
+	}
+	defer cancel()
+	v, err := get(ctx)
+	if err != nil {
+		c.Fail(err)
+		return
+	}
+	c.JSON(http.StatusOK, v)
+}
+
+func (s *Server) meshSummary(c *Call) { view(c, s.dep.Mesh.Summary) }
+func (s *Server) meshMembers(c *Call) { view(c, s.dep.Mesh.Members) }
+func (s *Server) meshRing(c *Call)    { view(c, s.dep.Mesh.Ring) }
+
+func (s *Server) meshPartitions(c *Call) {
+	stream, given := c.Query("stream")
+	if given {
+		if err := checkName(stream); err != nil {
+			c.Fail(err)
+			return
+		}
+	}
+	view(c, func(ctx context.Context) (MeshPartitions, error) { return s.dep.Mesh.Partitions(ctx, stream) })
+}

@@ -1,0 +1,115 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Server is the HTTP front door. New makes it, Run serves until its context ends.
+type Server struct {
+	cfg     Config
+	dep     Deps
+	log     *slog.Logger
+	met     *metrics
+	router  *router
+	hosts   hostList
+	origin  *http.CrossOriginProtection
+	budget  Budget
+	now     func() time.Time
+	subs    atomic.Int64
+	reqBase string
+	reqSeq  atomic.Uint64
+
+	drain     chan struct{} // closed by Drain
+	drainOnce sync.Once
+}
+
+// unrouted stands in for the route of requests that have none.
+var unrouted = &Route{Pattern: "none", Access: ScopeOpen}
+
+// New checks the configuration and builds the server; it starts nothing.
+func New(cfg Config, dep Deps) (*Server, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	if dep.Publisher == nil || dep.Subscriber == nil || dep.Streams == nil || dep.Mesh == nil {
+		return nil, errors.New("api: Publisher, Subscriber, Streams and Mesh are required")
+	}
+	s := &Server{cfg: cfg, dep: dep, log: dep.Log, budget: dep.Budget, now: time.Now, drain: make(chan struct{}),
+		origin: http.NewCrossOriginProtection(), hosts: newHostList(cfg), reqBase: requestBase()}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.budget == nil {
+		s.budget = newOwnBudget(64 << 20)
+	}
+	routes := s.routes()
+	for _, reg := range dep.Routes {
+		routes = append(routes, reg.Routes()...)
+	}
+	var err error
+	if s.router, err = newRouter(routes); err != nil {
+		return nil, fmt.Errorf("api: %w", err)
+	}
+	s.met = newMetrics(dep.Registerer, s.router.all)
+	return s, nil
+}
+
+// Handler serves the API without a listener of its own, for tests and for embedding.
+func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serve) }
+
+// Run serves on ln until ctx ends; then it stops accepting, tells subscribers goodbye, waits for requests in flight at most
+// Config.DrainTimeout, and closes what is left. It returns nil after an orderly end. It closes ln. Call it once.
+func (s *Server) Run(ctx context.Context, ln net.Listener) error {
+	srv := &http.Server{
+		Handler:           s.Handler(),
+		ReadHeaderTimeout: s.cfg.ReadHeaderTimeout,
+		IdleTimeout:       s.cfg.IdleTimeout,
+		// Handlers that take longer move the deadline themselves; this one is for answers that nobody reads.
+		WriteTimeout:   s.cfg.MaxWait + 30*time.Second,
+		MaxHeaderBytes: s.cfg.MaxHeaderBytes,
+		ErrorLog:       slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ln) }()
+	select {
+	case err := <-served:
+		s.Drain()
+		_ = srv.Close() // connections that outlive the listener
+		return fmt.Errorf("http: %w", err)
+	case <-ctx.Done():
+	}
+	s.Drain()
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainTimeout)
+	defer cancel()
+	err := srv.Shutdown(grace)
+	if err != nil {
+		s.log.Warn("requests were still running when the drain time was over", "err", err)
+		err = srv.Close()
+	}
+	<-served
+	if err != nil {
+		return fmt.Errorf("http: close: %w", err)
+	}
+	return nil
+}
+
+// Drain ends subscriptions with a goodbye, refuses new ones, and makes /readyz say so; other requests go on. Idempotent.
+func (s *Server) Drain() { s.drainOnce.Do(func() { close(s.drain) }) }
+
+func (s *Server) draining() bool {
+	select {
+	case <-s.drain:
+		return true
+	default:
+		return false
+	}
+}

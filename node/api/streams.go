@@ -1,0 +1,336 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/skeinmesh/skein/flow"
+	"github.com/skeinmesh/skein/transport/wire"
+)
+
+// maxConfigBytes bounds the JSON of a stream's config and of a merge patch.
+const maxConfigBytes = 256 << 10
+
+// configFields are the JSON names of flow.StreamConfig.
+var configFields = jsonFields(flow.StreamConfig{})
+
+// checkName holds a stream's name against API rules; %2f, NUL and the like arrive here unescaped and fail.
+func checkName(name string) error {
+	bad := func(why string) error {
+		return NewProblem(http.StatusBadRequest, codeInvalidName, "stream name "+strconv.Quote(clip(name))+": "+why)
+	}
+	if name == "" || len(name) > 249 {
+		return bad(fmt.Sprintf("it has %d characters; 1 to 249 are allowed", len(name)))
+	}
+	if name == "." || name == ".." {
+		return bad("it would be mistaken for a folder")
+	}
+	for i := range len(name) {
+		ch := name[i]
+		if !(ch >= 'a' && ch <= 'z' || ch >= 'A' && ch <= 'Z' || ch >= '0' && ch <= '9' || ch == '.' || ch == '_' || ch == '-') {
+			return bad("only letters, digits, dot, underscore and hyphen are allowed")
+		}
+	}
+	return nil
+}
+
+// checkOwnName also refuses the names that the mesh keeps for itself.
+func checkOwnName(name string) error {
+	if strings.HasPrefix(name, "_") {
+		return NewProblem(http.StatusBadRequest, codeInvalidName,
+			"stream name "+strconv.Quote(clip(name))+": a leading underscore is reserved for the mesh")
+	}
+	return checkName(name)
+}
+
+func (s *Server) listStreams(c *Call) {
+	ctx, cancel, err := c.Deadline(readDeadline)
+	if err != nil {
+		c.Fail(err)
+		return
+	}
+	defer cancel()
+	list, err := s.dep.Streams.List(ctx)
+	if err != nil {
+		c.Fail(err)
+		return
+	}
+	if list == nil {
+		list = []flow.StreamInfo{}
+	}
+	c.JSON(http.StatusOK, map[string]any{"streams": list})
+}
+
+func (s *Server) getStream(c *Call) {
+	name := c.Path("stream")
+	if err := checkName(name); err != nil {
+		c.Fail(err)
+		return
+	}
+	ctx, cancel, err := c.Deadline(readDeadline)
+	if err != nil {
+		c.Fail(err)
+		return
+	}
+	defer cancel()
+	info, err := s.dep.Streams.Get(ctx, name)
+	if err != nil {
+		c.Fail(err)
+		return
+	}
+	c.stream(http.StatusOK, info)
+}
+
+// stream answers with a definition and its version as ETag.
+func (c *Call) stream(status int, info flow.StreamInfo) {
+	tag := etag(info.Version)
+	c.w.Header().Set("ETag", tag)
+	if status == http.StatusOK && c.R.Method == http.MethodGet && c.R.Header.Get("If-None-Match") == tag {
+		c.w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	c.JSON(status, info)
+}
+
+func etag(version uint64) string { return `"` + strconv.FormatUint(version, 10) + `"` }
+
+func (s *Server) putStream(c *Call) {
+	name := c.Path("stream")
+	if err := checkOwnName(name); err != nil {
+		c.Fail(err)
+		return
+	}
+	mode := flow.CreateOrSame
+	switch v := c.R.Header.Get("If-None-Match"); v {
+	case "":
+	case "*":
+		mode = flow.CreateOnly
+	default:
+		c.Fail(invalid("If-None-Match takes * alone here"))
+		return
+	}
+	if c.R.Header.Get("If-Match") != "" {
+		c.Fail(invalid("If-Match belongs to PATCH; PUT creates, or confirms an equal config"))
+		return
+	}
+	var cfg flow.StreamConfig
+	if err := c.configBody(&cfg, "application/json"); err != nil {
+		c.Fail(err)
+		return
+	}
+	if err := cfg.WithDefaults().Validate(); err != nil {
+		c.Fail(err)
+		return
+	}
+	ctx, cancel, err := c.Deadline(s.cfg.PublishDeadline)
+	if err != nil {
+		c.Fail(err)
+		return
+	}
+	defer cancel()
+	info, created, err := s.dep.Streams.Create(ctx, name, cfg, mode)
+	if mode == flow.CreateOnly && wire.KindOf(err) == wire.KindConflict {
+		err = NewProblem(http.StatusPreconditionFailed, "exists", "stream "+name+" exists")
+	}
+	if err != nil {
+		c.Fail(err)
+		return
+	}
+	status := http.StatusOK
+	if created {
+		status = http.StatusCreated
+		c.w.Header().Set("Location", "/v1/streams/"+name)
+	}
+	c.stream(status, info)
+}
+
+// patchStream applies an RFC 7396 merge patch to the config. Without If-Match it is still a compare-and-set on the version that
+// it read, and tries again when another change came between.
+func (s *Server) patchStream(c *Call) {
+	name := c.Path("stream")
+	if err := checkOwnName(name); err != nil {
+		c.Fail(err)
+		return
+	}
+	want, err := ifMatch(c.R.Header.Get("If-Match"))
+	if err != nil {
+		c.Fail(err)
+		return
+	}
+	patch, err := c.configBytes("application/merge-patch+json")
+	if err != nil {
+		c.Fail(err)
+		return
+	}
+	ctx, cancel, err := c.Deadline(s.cfg.PublishDeadline)
+	if err != nil {
+		c.Fail(err)
+		return
+	}
+	defer cancel()
+	for try := 0; ; try++ {
+		info, err := s.dep.Streams.Get(ctx, name)
+		if err == nil && want != 0 && info.Version != want {
+			err = versionMismatch(info.Version)
+		}
+		cfg := info.Config
+		if err == nil {
+			err = mergeConfig(&cfg, patch)
+		}
+		if err == nil {
+			info, err = s.dep.Streams.Update(ctx, name, info.Version, cfg)
+		}
+		if err == nil {
+			c.stream(http.StatusOK, info)
+			return
+		}
+		if raced := wire.CodeOf(err) == "version-mismatch"; !raced || want != 0 || try == 3 {
+			c.Fail(err)
+			return
+		}
+	}
+}
+
+func versionMismatch(now uint64) error {
+	return NewProblem(http.StatusPreconditionFailed, codePrecondition, "the stream's ETag is "+etag(now)+" now; read it again")
+}
+
+// ifMatch reads an ETag of ours; 0 is any.
+func ifMatch(v string) (uint64, error) {
+	if v == "" || v == "*" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(strings.Trim(v, `"`), 10, 64)
+	if err != nil || n == 0 || etag(n) != v {
+		return 0, NewProblem(http.StatusPreconditionFailed, codePrecondition, "If-Match "+clip(v)+" is no ETag of this stream")
+	}
+	return n, nil
+}
+
+// mergeConfig patches cfg: null takes a field, or one rule of affinity or pin, back to its default.
+func mergeConfig(cfg *flow.StreamConfig, patch []byte) error {
+	cur, err := json.Marshal(cfg)
+	if err != nil {
+		return err
+	}
+	var base, change map[string]any
+	if err := decodeNumbers(cur, &base); err != nil {
+		return err
+	}
+	if err := decodeNumbers(patch, &change); err != nil {
+		return invalid("the patch is not a JSON object: " + clip(err.Error()))
+	}
+	merged, err := json.Marshal(mergePatch(base, change))
+	if err != nil {
+		return err
+	}
+	*cfg = flow.StreamConfig{}
+	if err := unmarshalConfig(merged, cfg); err != nil {
+		return err
+	}
+	return cfg.WithDefaults().Validate()
+}
+
+func mergePatch(base, change map[string]any) map[string]any {
+	if base == nil {
+		base = map[string]any{}
+	}
+	for k, v := range change {
+		switch v := v.(type) {
+		case nil:
+			delete(base, k)
+		case map[string]any:
+			inner, _ := base[k].(map[string]any)
+			base[k] = mergePatch(inner, v)
+		default:
+			base[k] = v
+		}
+	}
+	return base
+}
+
+func decodeNumbers(b []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	return d.Decode(v)
+}
+
+func (s *Server) deleteStream(c *Call) {
+	name := c.Path("stream")
+	if err := checkOwnName(name); err != nil {
+		c.Fail(err)
+		return
+	}
+	if v, _ := c.Query("confirm"); v != name {
+		c.Fail(NewProblem(http.StatusBadRequest, codeConfirm,
+			"deleting stream "+name+" removes all its events for good; confirm with ?confirm="+name))
+		return
+	}
+	ctx, cancel, err := c.Deadline(s.cfg.PublishDeadline)
+	if err != nil {
+		c.Fail(err)
+		return
+	}
+	defer cancel()
+	if err := s.dep.Streams.Delete(ctx, name); err != nil {
+		c.Fail(err)
+		return
+	}
+	c.w.WriteHeader(http.StatusNoContent)
+}
+
+// configBody reads a stream's config; an empty body means all defaults.
+func (c *Call) configBody(cfg *flow.StreamConfig, mediaType string) error {
+	b, err := c.configBytes(mediaType)
+	if err != nil || b == nil {
+		return err
+	}
+	return unmarshalConfig(b, cfg)
+}
+
+// configBytes reads a strict JSON object: no unknown or doubled names, bounded depth. It returns nil for an empty body.
+func (c *Call) configBytes(mediaType string) ([]byte, error) {
+	if ct := c.R.Header.Get("Content-Type"); ct != "" {
+		mt, _, err := mime.ParseMediaType(ct)
+		if err != nil || mt != mediaType && mt != "application/json" {
+			return nil, NewProblem(http.StatusUnsupportedMediaType, codeMediaType, "send "+mediaType+", not "+strconv.Quote(clip(ct)))
+		}
+	}
+	if ce := c.R.Header.Get("Content-Encoding"); ce != "" && ce != "identity" {
+		return nil, NewProblem(http.StatusUnsupportedMediaType, codeMediaType, "this route takes no Content-Encoding")
+	}
+	body := c.pacedBody()
+	b, err := io.ReadAll(io.LimitReader(body, maxConfigBytes+1))
+	body.done()
+	if err != nil {
+		return nil, bodyError(err)
+	}
+	if len(b) > maxConfigBytes {
+		return nil, tooLarge(fmt.Sprintf("a config has at most %d bytes", maxConfigBytes))
+	}
+	if len(bytes.TrimSpace(b)) == 0 {
+		return nil, nil
+	}
+	if err := strictObject(b, configFields); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+func unmarshalConfig(b []byte, cfg *flow.StreamConfig) error {
+	err := json.Unmarshal(b, cfg)
+	if err == nil {
+		return nil
+	}
+	if te, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return invalid(fmt.Sprintf("field %s: a JSON %s does not fit; expected %s", te.Field, te.Value, te.Type))
+	}
+	return invalid("malformed JSON: " + clip(err.Error()))
+}
