@@ -1,0 +1,8 @@
+//go:build !skeinfault
+
+package log
+
+import "os"
+
+// syncFile is fdatasync. Builds with the tag skeinfault can make it slow or fail.
+func syncFile(f *os.File) error { return fdatasync(f) }

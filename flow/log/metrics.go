@@ -1,0 +1,35 @@
+package log
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+// journalMetrics are counted even where there is no registry.
+type journalMetrics struct {
+	commits, bytes, cacheHits, cacheMisses prometheus.Counter
+	queued, fileBytes, cacheBytes, full    prometheus.Gauge
+	fsync                                  prometheus.Histogram
+}
+
+func newJournalMetrics(reg prometheus.Registerer) *journalMetrics {
+	f := promauto.With(reg)
+	counter := func(name, help string) prometheus.Counter {
+		return f.NewCounter(prometheus.CounterOpts{Name: "skein_journal_" + name, Help: help})
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return f.NewGauge(prometheus.GaugeOpts{Name: "skein_journal_" + name, Help: help})
+	}
+	return &journalMetrics{
+		commits:     counter("commits_total", "Group commits written."),
+		bytes:       counter("written_bytes_total", "Bytes written to journal files."),
+		cacheHits:   counter("reads_cached_total", "Reads of entries served from memory."),
+		cacheMisses: counter("reads_disk_total", "Reads of entries that needed the disk."),
+		queued:      gauge("queue_bytes", "Bytes waiting for the writer, or being written."),
+		fileBytes:   gauge("file_bytes", "Size of all journal files."),
+		cacheBytes:  gauge("cache_bytes", "Recent entries held in memory."),
+		full:        gauge("waiting_for_space", "1 while the journal waits for disk space."),
+		fsync: f.NewHistogram(prometheus.HistogramOpts{Name: "skein_journal_fsync_seconds", Help: "Time of one fsync.",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 2, 16)}),
+	}
+}
