@@ -1,0 +1,196 @@
+package partition
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/skeinmesh/skein/flow/log"
+	"github.com/skeinmesh/skein/flow/replica"
+	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/transport/wire"
+)
+
+// Config is what all partitions of a node share.
+type Config struct {
+	// Dir holds one directory for each partition, named by its group.
+	Dir string
+	// Store holds the small state; the segments hold the batches.
+	Store log.Store
+	// Logger; nil: nothing is logged.
+	Logger *slog.Logger
+	// Metrics; nil: nothing is measured.
+	Metrics *Metrics
+	// MaxIdentities bounds the identities one partition holds in memory, at about 100 bytes each; default 1<<18. The others
+	// are looked up in the store. It never changes an outcome.
+	MaxIdentities int
+	// MaxFilterBytes bounds the filters that spare most of those lookups, for each partition; default 4 MiB, enough for 3.3
+	// million identities.
+	MaxFilterBytes int
+	// Limit bounds the identities all partitions hold in memory together; nil: each has its own bound only.
+	Limit *NodeLimit
+
+	// openSegments is replaced by tests.
+	openSegments func(dir string, rec recovery) (segments, error)
+}
+
+const (
+	defaultIdentities  = 1 << 18
+	defaultFilterBytes = 4 << 20
+)
+
+// NewFactory returns the factory of partitions, for replica groups of KindPartition.
+func NewFactory(cfg Config) replica.Factory {
+	return func(b replica.Birth, prefix []byte) (replica.StateMachine, error) {
+		p, err := Open(cfg, b.Group, b.Spec, prefix)
+		if err != nil {
+			return nil, err // not a nil *Partition in an interface
+		}
+		return p, nil
+	}
+}
+
+// Open opens a partition: at birth empty, else as the store has it. Errors: KindCorrupt when the segments are damaged below what
+// was durable, or a record of the state is; KindInvalid for the spec; I/O.
+func Open(cfg Config, group ring.GroupID, spec, prefix []byte) (*Partition, error) {
+	p, err := open(cfg, group, spec, prefix)
+	if err != nil {
+		return nil, fmt.Errorf("open partition %s: %w", group, err)
+	}
+	return p, nil
+}
+
+func open(cfg Config, group ring.GroupID, rawSpec, prefix []byte) (*Partition, error) {
+	cfg = cfg.withDefaults()
+	spec, err := ParseSpec(rawSpec)
+	if err != nil {
+		return nil, err
+	}
+	p := &Partition{
+		cfg:   cfg,
+		group: group,
+		dir:   filepath.Join(cfg.Dir, group.String()),
+		keys:  keyspace{prefix: append([]byte(nil), prefix...)},
+		log:   cfg.Logger.With("stream", spec.Name, "partition", spec.Partition),
+	}
+	p.st = p.emptyState(spec)
+	if err := p.st.load(cfg.Store, p.keys); err != nil {
+		p.st.window.release()
+		return nil, err
+	}
+	if err := p.openFiles(); err != nil {
+		p.st.window.release()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (c Config) withDefaults() Config {
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.MaxIdentities == 0 {
+		c.MaxIdentities = defaultIdentities
+	}
+	if c.MaxFilterBytes == 0 {
+		c.MaxFilterBytes = defaultFilterBytes
+	}
+	return c
+}
+
+// emptyState is the state at birth.
+func (p *Partition) emptyState(spec Spec) state {
+	return state{
+		spec:     spec,
+		sessions: sessions{keys: p.keys, open: make(map[SessionID]*session)},
+		window:   p.newWindow(0),
+	}
+}
+
+func (p *Partition) newWindow(gen uint32) window {
+	lim := memoryLimits{identities: p.cfg.MaxIdentities, filterWords: p.cfg.MaxFilterBytes / 8, node: p.cfg.Limit}
+	return window{keys: p.keys, store: p.cfg.Store, gen: gen, lim: lim}
+}
+
+// openFiles cleans up after a snapshot that was not finished, and opens the segments of the generation that the state names.
+func (p *Partition) openFiles() error {
+	if err := p.dropStaged(); err != nil {
+		return err
+	}
+	dir := p.segmentDir(p.st.dirGen)
+	if err := p.dropOtherDirs(filepath.Base(dir)); err != nil {
+		return err
+	}
+	synced, _, err := p.cfg.Store.Get(p.keys.synced(p.st.dirGen))
+	if err != nil {
+		return err
+	}
+	rec := recovery{next: p.st.next, start: p.st.start, applied: p.st.applied, synced: synced}
+	segs, err := p.cfg.openSegments(dir, rec)
+	if err != nil {
+		return err
+	}
+	p.v.segs, p.v.dirGen = segs, p.st.dirGen
+	p.publish()
+	return nil
+}
+
+// dropStaged removes the keys of generations other than the state's, where there may be some.
+func (p *Partition) dropStaged() error {
+	_, staged, err := p.cfg.Store.Get(p.keys.staging())
+	if err != nil || !staged {
+		return err
+	}
+	b := p.cfg.Store.NewBatch()
+	dropGenerations(b, p.keys, keyIdentity, p.st.window.gen)
+	dropGenerations(b, p.keys, keySynced, p.st.dirGen)
+	b.Delete(p.keys.staging())
+	return b.Commit()
+}
+
+// dropGenerations removes all keys of a kind but those of one generation.
+func dropGenerations(b log.Batch, keys keyspace, kind byte, keep uint32) {
+	prefix := keys.plain(kind)
+	b.DeleteRange(prefix, keys.generation(kind, keep))
+	b.DeleteRange(after(keys.generation(kind, keep)), after(prefix))
+}
+
+// dropOtherDirs removes the segments that a snapshot replaced, and those of one that was never installed.
+func (p *Partition) dropOtherDirs(keep string) error {
+	entries, err := os.ReadDir(p.dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, entry := range entries {
+		if entry.Name() == keep {
+			continue
+		}
+		p.log.Info("remove segments that a snapshot replaced", "dir", entry.Name())
+		if err := os.RemoveAll(filepath.Join(p.dir, entry.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Destroy closes the partition, removes its files, and adds the removal of its keys to b.
+func (p *Partition) Destroy(b log.Batch) error {
+	err := p.Close()
+	p.mu.Lock()
+	old := p.retired
+	p.retired = nil
+	p.mu.Unlock()
+	for _, r := range old {
+		err = errors.Join(err, r.segs.Close())
+	}
+	b.DeleteRange(p.keys.prefix, after(p.keys.prefix))
+	return errors.Join(err, os.RemoveAll(p.dir))
+}
+
+// errClosed is what a closed partition answers.
+func errClosed() error {
+	return &wire.Error{Kind: wire.KindClosed, Op: "partition", Detail: "the replica was closed"}
+}

@@ -1,0 +1,242 @@
+package partition
+
+import (
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"github.com/skeinmesh/skein/flow/batch"
+	"github.com/skeinmesh/skein/flow/log"
+	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/transport/wire"
+)
+
+// Partition is the replicated state of one partition on this node.
+type Partition struct {
+	cfg   Config
+	group ring.GroupID
+	dir   string // holds one directory of segments for each generation
+	keys  keyspace
+	log   *slog.Logger
+
+	st     state // owned by the group's goroutine
+	pins   atomic.Int32
+	closed bool // owned by the group's goroutine
+
+	mu sync.Mutex
+	v  view // what other goroutines see; mu guards it
+	// retired are segments that a snapshot replaced: closed, and to be removed once that is surely durable. mu guards them.
+	retired []retired
+
+	syncing sync.Mutex // one Sync at a time; held across its I/O, and by nobody else
+	synced  syncPoint  // syncing guards it
+}
+
+// view is a snapshot of the state for readers.
+type view struct {
+	next, start uint64
+	stamp       int64
+	spec        Spec
+	segs        segments
+	dirGen      uint32
+	last        mark
+	notify      chan struct{} // closed when next grows; nil: nobody waits
+	closed      bool
+}
+
+// Apply applies one entry. Refusals are results; an error means that this replica cannot go on: KindCorrupt when the entry or
+// the segments are damaged, else I/O. Results: *BatchResult, SessionResult, TrimResult, ConfigResult, or nil.
+func (p *Partition) Apply(e log.Entry, b log.Batch) (any, error) {
+	if len(e.Data) == 0 {
+		return nil, nil
+	}
+	if e.Index <= p.st.applied {
+		return nil, fmt.Errorf("partition: entry %d applied after entry %d", e.Index, p.st.applied)
+	}
+	en, err := decodeEntry(e.Data)
+	if err != nil {
+		return nil, fmt.Errorf("partition: entry %d: %w", e.Index, err)
+	}
+	p.st.tick(en.stamp)
+	p.st.window.advance(p.st.stamp, p.st.spec.DedupeWindowMS, p.pins.Load() > 0, b)
+	result, err := p.applyEntry(e, &en, b)
+	if err != nil {
+		return nil, fmt.Errorf("partition: entry %d: %w", e.Index, err)
+	}
+	p.st.applied = e.Index
+	b.Set(p.keys.state(), p.st.encode())
+	p.publish()
+	return result, nil
+}
+
+func (p *Partition) applyEntry(e log.Entry, en *entry, b log.Batch) (any, error) {
+	st := &p.st
+	switch en.kind {
+	case entryBatch:
+		res, err := p.applyBatch(e, en, b)
+		if err == nil {
+			err = st.window.shrink(false)
+		}
+		p.cfg.Metrics.batch(res)
+		return res, err
+	case entryOpenSession:
+		s := st.sessions.start(en.session, en.node, st.stamp, b)
+		return SessionResult{Last: s.last(), Stamp: st.stamp}, nil
+	case entryCloseSession:
+		res := SessionResult{Stamp: st.stamp}
+		if s := st.sessions.open[en.session]; s != nil {
+			res.Last = s.last()
+		}
+		st.sessions.end(en.session, b)
+		return res, nil
+	case entryTrim:
+		st.start = min(max(st.start, en.start), st.next)
+		return TrimResult{Start: st.start}, nil
+	case entryConfig:
+		raw, err := wire.Marshal(&en.limits)
+		if err != nil {
+			return nil, err
+		}
+		b.Set(p.keys.limits(), raw)
+		st.spec.Limits = en.limits
+		return ConfigResult{Limits: en.limits}, nil
+	}
+	return nil, nil // entryClock: the time has moved already
+}
+
+// applyBatch decides about a batch, and stores what of it is new.
+func (p *Partition) applyBatch(e log.Entry, en *entry, b log.Batch) (*BatchResult, error) {
+	st, m := &p.st, &en.meta
+	if res := st.sessions.check(en.session, m.Seq, m.Count, m.PayloadCRC, st.stamp); res != nil {
+		return res, nil
+	}
+	dups, err := p.dedupe(m, b)
+	if err != nil {
+		return nil, err
+	}
+	m.Stamp, m.Base, m.Skip, m.Index, m.Term = st.stamp, st.next, skipped(dups), e.Index, e.Term
+	if m.Offsets() > 0 {
+		if err := p.store(m, en.payload); err != nil {
+			return nil, err
+		}
+		b.Set(p.keys.batch(e.Index), appendDecision(nil, m))
+		st.last = mark{base: m.Base, index: m.Index, crc: m.PayloadCRC}
+	}
+	st.next = m.Next()
+	st.sessions.record(en.session, outcome{seq: m.Seq, base: m.Base, stamp: m.Stamp, count: m.Count, crc: m.PayloadCRC, dups: dups}, b)
+	return &BatchResult{Base: m.Base, Count: m.Count, Stamp: m.Stamp, Dups: dups}, nil
+}
+
+// dedupe finds the records whose identity is known, and remembers the identities of the others.
+func (p *Partition) dedupe(m *batch.Meta, b log.Batch) ([]Dup, error) {
+	st := &p.st
+	var dups []Dup
+	for pos, id := range m.Identities {
+		if id.Hash == ([16]byte{}) {
+			continue
+		}
+		o, known, err := st.window.find(id.Hash)
+		if err != nil {
+			return nil, err
+		}
+		if known {
+			dups = append(dups, Dup{Pos: uint32(pos), Offset: o.offset, Reused: o.payload != id.Payload})
+			continue
+		}
+		offset := st.next + uint64(pos) - uint64(len(dups))
+		st.window.insert(id.Hash, original{offset: offset, payload: id.Payload}, st.stamp, b)
+	}
+	return dups, nil
+}
+
+func skipped(dups []Dup) []uint32 {
+	if len(dups) == 0 {
+		return nil
+	}
+	skip := make([]uint32, len(dups))
+	for i := range dups {
+		skip[i] = dups[i].Pos
+	}
+	return skip
+}
+
+// store appends a batch to the segments. Its identities stay behind: the store and the checkpoints have them.
+func (p *Partition) store(m *batch.Meta, payload []byte) error {
+	segs := p.v.segs // only this goroutine changes it
+	if next := segs.Next(); next != m.Base {
+		return corrupt("segments end at offset %d, the state at %d", next, m.Base)
+	}
+	kept := *m
+	kept.Identities = nil
+	return segs.Append(&kept, payload)
+}
+
+// Complete writes a batch to the segments again that a crash took from them.
+func (p *Partition) Complete(e log.Entry) error {
+	if len(e.Data) == 0 || entryKind(e.Data[0]) != entryBatch {
+		return nil
+	}
+	raw, ok, err := p.cfg.Store.Get(p.keys.batch(e.Index))
+	if err != nil || !ok {
+		return err // not there: refused, all duplicates, or durable in the segments
+	}
+	d, err := parseDecision(raw)
+	if err != nil {
+		return fmt.Errorf("partition: entry %d: %w", e.Index, err)
+	}
+	en, err := decodeEntry(e.Data)
+	if err != nil {
+		return fmt.Errorf("partition: entry %d: %w", e.Index, err)
+	}
+	m := &en.meta
+	m.Base, m.Stamp, m.Skip, m.Index, m.Term = d.base, d.stamp, d.skip, e.Index, e.Term
+	if m.Next() <= p.v.segs.Next() {
+		return nil
+	}
+	return p.store(m, en.payload)
+}
+
+// BulkIndex is the entry of the last batch in the segments; 0: none.
+func (p *Partition) BulkIndex() uint64 { return p.v.segs.LastIndex() }
+
+// publish shows the state to readers and wakes those that wait.
+func (p *Partition) publish() {
+	p.mu.Lock()
+	grown := p.st.next > p.v.next
+	p.v.next, p.v.start, p.v.stamp, p.v.last = p.st.next, p.st.start, p.st.stamp, p.st.last
+	p.v.spec = p.st.spec
+	var wake chan struct{}
+	if grown {
+		wake, p.v.notify = p.v.notify, nil
+	}
+	p.mu.Unlock()
+	if wake != nil {
+		close(wake)
+	}
+}
+
+// Close releases the files and wakes all who wait. Idempotent.
+func (p *Partition) Close() error {
+	if p.closed {
+		return nil
+	}
+	p.closed = true
+	p.mu.Lock()
+	p.v.closed = true
+	wake := p.v.notify
+	p.v.notify = nil
+	p.mu.Unlock()
+	if wake != nil {
+		close(wake)
+	}
+	p.st.window.release()
+	p.syncing.Lock() // wait for a Sync that uses the files
+	defer p.syncing.Unlock()
+	return p.v.segs.Close()
+}
+
+func (p *Partition) segmentDir(gen uint32) string {
+	return filepath.Join(p.dir, fmt.Sprintf("%08x", gen))
+}

@@ -1,0 +1,99 @@
+package partition
+
+import (
+	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/transport/wire"
+)
+
+// closedChan is what Wait returns when there is nothing to wait for.
+var closedChan = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+func (p *Partition) snapshot() view {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.v
+}
+
+// Group is the partition's replica group.
+func (p *Partition) Group() ring.GroupID { return p.group }
+
+// Spec is what the partition is, with its limits as they are now. Safe for any goroutine.
+func (p *Partition) Spec() Spec { return p.snapshot().spec }
+
+// Next is the offset after the last event applied here. Safe for any goroutine.
+func (p *Partition) Next() uint64 { return p.snapshot().next }
+
+// Start is the offset of the first event there is; equal to Next when there is none. Safe for any goroutine.
+func (p *Partition) Start() uint64 { return p.snapshot().start }
+
+// Stamp is the partition's time: that of the last entry, in Unix ms. Safe for any goroutine.
+func (p *Partition) Stamp() int64 { return p.snapshot().stamp }
+
+// Bytes is the size of the segment files. Safe for any goroutine.
+func (p *Partition) Bytes() int64 { return p.snapshot().segs.Bytes() }
+
+// Read returns whole batches as batch.ParseMeta and batch.Reader take them: header, payload, header, payload, … The first of
+// them holds offset from, and may begin before it; more follow up to maxBytes. Nothing when from is Next or beyond. Errors:
+// KindNotFound with CodeOffsetExpired below Start, KindCorrupt, KindClosed, I/O. Safe for any goroutine.
+func (p *Partition) Read(from uint64, maxBytes int) ([]byte, error) {
+	v := p.snapshot()
+	switch {
+	case v.closed:
+		return nil, errClosed()
+	case from < v.start:
+		return nil, wire.Errorf(wire.KindNotFound, wire.CodeOffsetExpired, "offset %d is gone; the earliest is %d", from, v.start)
+	case from >= v.next:
+		return nil, nil
+	}
+	return v.segs.Read(from, maxBytes)
+}
+
+// SeekTime is the offset of the first event whose batch was stamped ms (Unix) or later, or Next when there is none. Safe for
+// any goroutine.
+func (p *Partition) SeekTime(ms int64) (uint64, error) {
+	v := p.snapshot()
+	if v.closed {
+		return 0, errClosed()
+	}
+	offset, err := v.segs.SeekTime(ms)
+	if err != nil {
+		return 0, err
+	}
+	return min(max(offset, v.start), v.next), nil
+}
+
+// Wait returns a channel that is closed when offset from can be read, or when anything after it changed that the caller
+// should look at: call Next again, and Wait again. Safe for any goroutine.
+func (p *Partition) Wait(from uint64) <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if from < p.v.next || p.v.closed {
+		return closedChan
+	}
+	if p.v.notify == nil {
+		p.v.notify = make(chan struct{})
+	}
+	return p.v.notify
+}
+
+// RetentionTrim is the start that the owner should propose at time nowMS (Unix), by age and by size: whole batches only, and
+// never the newest. ok is false when there is nothing to trim. Safe for any goroutine.
+func (p *Partition) RetentionTrim(nowMS int64) (start uint64, ok bool, err error) {
+	v := p.snapshot()
+	if v.closed {
+		return 0, false, errClosed()
+	}
+	start = v.start
+	if age := v.spec.RetentionMS; age >= 0 && v.next > 0 {
+		cut, err := v.segs.SeekTime(nowMS - age)
+		if err != nil {
+			return 0, false, err
+		}
+		start = max(start, cut)
+	}
+	if size := v.spec.RetentionBytes; size >= 0 {
+		start = max(start, v.segs.SeekSize(size))
+	}
+	start = min(start, v.last.base)
+	return start, start > v.start, nil
+}

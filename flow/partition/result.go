@@ -1,0 +1,86 @@
+package partition
+
+import (
+	"iter"
+
+	"github.com/skeinmesh/skein/transport/wire"
+)
+
+// Codes of refusals that are born here.
+const (
+	CodeSessionUnknown = "session-unknown" // never opened, closed, expired or evicted: open a new one
+	CodeSequenceGap    = "sequence-gap"    // an earlier batch of the session is missing: send it first
+)
+
+// BatchResult is what became of a batch. A retry of the same session and sequence gets the result of the first try.
+type BatchResult struct {
+	Base  uint64 // offset of the first record that got one
+	Count uint32 // records in the batch, duplicates too
+	Stamp int64  // the batch's time in Unix ms
+	// Dups are the records that got no offset, by position.
+	Dups []Dup
+	// Retry: the batch had been applied before, and this is what came of it then.
+	Retry bool
+	// Err, where not nil, says why nothing was stored: KindFenced (CodeSessionUnknown, CodeSequenceGap), KindConflict (the
+	// sequence number was used for another batch), KindOutcomeUnknown (applied so long ago that the outcome is forgotten).
+	Err *wire.Error
+}
+
+// Dup is a record that was not stored because its identity is in the dedupe window.
+type Dup struct {
+	Pos    uint32 // in the batch
+	Offset uint64 // of the event that has the identity
+	Reused bool   // that event has other content
+}
+
+// RecordResult is what became of one record of a batch.
+type RecordResult struct {
+	Offset    uint64 // of the record, or of the event that has its identity
+	Duplicate bool
+	Err       *wire.Error // KindConflict with CodeIdempotencyReuse
+}
+
+// Records gives each record's position and result, in order. A refused batch has none.
+func (r *BatchResult) Records() iter.Seq2[uint32, RecordResult] {
+	return func(yield func(uint32, RecordResult) bool) {
+		if r.Err != nil {
+			return
+		}
+		dups, offset := r.Dups, r.Base
+		for pos := range r.Count {
+			var res RecordResult
+			if len(dups) > 0 && dups[0].Pos == pos {
+				res = RecordResult{Offset: dups[0].Offset, Duplicate: !dups[0].Reused}
+				if dups[0].Reused {
+					res.Err = wire.Errorf(wire.KindConflict, wire.CodeIdempotencyReuse,
+						"the identity was used at offset %d for other content", res.Offset)
+				}
+				dups = dups[1:]
+			} else {
+				res.Offset = offset
+				offset++
+			}
+			if !yield(pos, res) {
+				return
+			}
+		}
+	}
+}
+
+// SessionResult is what became of opening or closing a session.
+type SessionResult struct {
+	// Last is the highest sequence number applied in the session: the next batch has Last+1.
+	Last uint64
+	// Stamp is the entry's time in Unix ms.
+	Stamp int64
+}
+
+// TrimResult is what became of a trim.
+type TrimResult struct {
+	Start uint64 // the first offset there is
+}
+
+// ConfigResult is what became of a change of limits.
+type ConfigResult struct {
+	Limits Limits
+}
