@@ -45,6 +45,8 @@ const (
 	Cordoned Flags = 1 << iota
 	// Draining members hand away what they hold.
 	Draining
+	// Leaving members are about to go on purpose.
+	Leaving
 )
 
 // Identity is what a member announces of itself. The caps on its strings are those of the gossip codec.

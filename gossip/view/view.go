@@ -23,7 +23,10 @@ type HeardHint struct {
 	At time.Time
 }
 
-// newer reports whether h wins over o. Two owners in one term cannot both be right; the greater id wins so that all
+// Newer reports whether h wins over o.
+func (h Hint) Newer(o Hint) bool { return h.compare(o) > 0 }
+
+// compare orders by term. Two owners in one term cannot both be right; the greater id wins so that all
 // observers agree on where to ask first.
 func (h Hint) compare(o Hint) int {
 	return cmp.Or(cmp.Compare(h.Term, o.Term), h.Owner.Compare(o.Owner))
@@ -285,4 +288,15 @@ func (v *View) Expire(hintsBefore, goneBefore time.Time) (next *View, changed bo
 		changed = true
 	}
 	return &n, changed
+}
+
+// CountState is the number of members in the given state.
+func (v *View) CountState(s State) int {
+	n := 0
+	for i := range v.members {
+		if v.members[i].State == s {
+			n++
+		}
+	}
+	return n
 }

@@ -1,0 +1,233 @@
+package gossip
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"github.com/skeinmesh/skein/gossip/view"
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	// maxSeedAddrs bounds the addresses of one seed name that are tried.
+	maxSeedAddrs = 64
+	// joinParallel is how many addresses are tried at once, so that silent ones do not hold up the rest.
+	joinParallel = 8
+	// resolveTimeout bounds one lookup of a seed name.
+	resolveTimeout = 3 * time.Second
+)
+
+// joiner tries the seeds, for as long as the node runs: all of them while it is alone, and those that are not among the
+// members ever after, so that a mesh that was cut apart for long heals from either side. It also tries one dead member
+// each time, for the parts may hold nobody's seeds.
+type joiner struct {
+	g     *Gossip
+	lib   *memberlist.Memberlist
+	own   netip.AddrPort
+	seeds []*seed
+	pause time.Duration
+}
+
+// seed is one join address of the configuration.
+type seed struct {
+	addr        string // host:port
+	silentSince time.Time
+	told        bool
+}
+
+// try is one address to contact, and what came of it.
+type try struct {
+	addr string
+	seed *seed // nil for a dead member
+	err  error
+}
+
+func newJoiner(g *Gossip, lib *memberlist.Memberlist) *joiner {
+	j := &joiner{g: g, lib: lib, own: g.net.adv, pause: g.cfg.SeedMinPause}
+	for _, s := range g.cfg.Seeds {
+		j.seeds = append(j.seeds, &seed{addr: s, silentSince: time.Now()})
+	}
+	return j
+}
+
+func (j *joiner) run(ctx context.Context) {
+	alone := true
+	for {
+		others := j.g.View().CountPresent() - 1
+		if others <= 0 && !alone {
+			j.pause = j.g.cfg.SeedMinPause // everyone is gone: start over eagerly
+		}
+		alone = others <= 0
+		joined, pending := j.round(ctx)
+		switch {
+		case joined > 0:
+			j.pause = j.g.cfg.SeedMinPause
+		case pending == 0:
+			j.pause = j.g.cfg.SeedMaxPause
+		default:
+			j.pause = min(j.pause*3/2, j.g.cfg.SeedMaxPause)
+		}
+		if !pause(ctx, j.pause-j.pause/5+rand.N(j.pause*2/5+1)) {
+			return
+		}
+	}
+}
+
+// round tries every address that is due once. pending counts those that were due.
+func (j *joiner) round(ctx context.Context) (joined, pending int) {
+	members := make(map[string]bool)
+	var dead []string
+	for _, m := range j.g.View().Members() {
+		switch {
+		case m.ID == j.g.cfg.Self.ID:
+		case m.Present():
+			members[m.GossipAddr] = true
+		case m.State == view.StateDead:
+			dead = append(dead, m.GossipAddr)
+		}
+	}
+	tries := j.due(ctx, members)
+	if len(dead) > 0 {
+		tries = append(tries, &try{addr: dead[rand.IntN(len(dead))]})
+	}
+	var group errgroup.Group
+	group.SetLimit(joinParallel)
+	for _, t := range tries {
+		group.Go(func() error {
+			if ctx.Err() == nil {
+				_, t.err = j.lib.Join([]string{t.addr})
+			}
+			return nil
+		})
+	}
+	_ = group.Wait()
+	if ctx.Err() != nil {
+		return 0, 0
+	}
+	answered := make(map[*seed]bool)
+	for _, t := range tries {
+		if t.err == nil {
+			joined++
+			j.g.metrics.joins.WithLabelValues("ok").Inc()
+		} else {
+			j.g.metrics.joins.WithLabelValues("failed").Inc()
+			if secretMismatch(t.err.Error()) {
+				j.g.notices.refuseSecret(hostOf(t.addr))
+			}
+		}
+		if t.seed != nil && (t.err == nil || !unreachable(t.err)) {
+			answered[t.seed] = true
+		}
+	}
+	for _, t := range tries {
+		if t.seed != nil && !answered[t.seed] {
+			j.silent(t.seed, t.err)
+		}
+	}
+	for s := range answered {
+		j.heard(s)
+	}
+	return joined, len(tries)
+}
+
+// due resolves the seeds and lists the addresses that are neither this node nor a member.
+func (j *joiner) due(ctx context.Context, members map[string]bool) []*try {
+	var tries []*try
+	seen := make(map[string]bool)
+	for _, s := range j.seeds {
+		addrs, err := resolve(ctx, s.addr)
+		if err != nil {
+			if ctx.Err() == nil {
+				j.silent(s, err)
+			}
+			continue
+		}
+		known := false
+		for _, a := range addrs {
+			addr := a.String()
+			if members[addr] || a == j.own {
+				known = true
+				continue
+			}
+			if !seen[addr] {
+				seen[addr] = true
+				tries = append(tries, &try{addr: addr, seed: s})
+			}
+		}
+		if known {
+			j.heard(s)
+		}
+	}
+	return tries
+}
+
+// resolve lists the addresses behind host:port.
+func resolve(ctx context.Context, hostport string) ([]netip.AddrPort, error) {
+	host, port, err := splitHostPort(hostport)
+	if err != nil {
+		return nil, err
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return []netip.AddrPort{netip.AddrPortFrom(ip.Unmap(), uint16(port))}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+	defer cancel()
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]netip.AddrPort, 0, len(ips))
+	for _, ip := range ips[:min(len(ips), maxSeedAddrs)] {
+		out = append(out, netip.AddrPortFrom(ip.Unmap(), uint16(port)))
+	}
+	return out, nil
+}
+
+// silent notes that nobody answered for a seed, and says so once when that lasted.
+func (j *joiner) silent(s *seed, err error) {
+	now := time.Now()
+	if s.silentSince.IsZero() {
+		s.silentSince = now
+	}
+	if s.told || err == nil || now.Sub(s.silentSince) < j.g.cfg.SeedSilence {
+		return
+	}
+	s.told = true
+	j.g.notices.put(notice{
+		level: slog.LevelWarn,
+		msg: "join address does not answer: check that a node runs there, that name and port are right, and that the port " +
+			"is open for TCP and UDP; trying again quietly",
+		attrs: []slog.Attr{slog.String("join", s.addr), slog.String("reason", reason(err))},
+	})
+}
+
+// heard notes that someone answered for a seed, or that a member has its address.
+func (j *joiner) heard(s *seed) {
+	if s.told {
+		j.g.notices.put(notice{level: slog.LevelInfo, msg: "join address answers now",
+			attrs: []slog.Attr{slog.String("join", s.addr)}})
+	}
+	s.silentSince, s.told = time.Time{}, false
+}
+
+// unreachable reports whether nobody answered at all; a node that answered and refused has a line of its own. The library
+// flattens errors to text, so only the text can tell.
+func unreachable(err error) bool {
+	s := err.Error()
+	return strings.Contains(s, "dial ") || strings.Contains(s, "lookup ") || strings.Contains(s, "i/o timeout")
+}
+
+// reason is the end of an error's text, where the cause stands, on one line.
+func reason(err error) string {
+	s := strings.Join(strings.Fields(err.Error()), " ")
+	if i := strings.LastIndex(s, "dial "); i >= 0 {
+		s = s[i:]
+	}
+	return s[:min(len(s), 200)]
+}

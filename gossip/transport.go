@@ -1,0 +1,438 @@
+package gossip
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+const (
+	// udpBuffer is asked of the kernel for both directions of the socket; less is fine.
+	udpBuffer = 2 << 20
+	// maxPacket is the largest UDP payload.
+	maxPacket = 65_536
+	// maxDial bounds a TCP connect, whatever memberlist allows: a silent address must not hold a join for long.
+	maxDial = 3 * time.Second
+	// maxConns bounds open gossip connections; further ones are closed at once. The peer tries again.
+	maxConns = 256
+)
+
+// transport is memberlist's network over one TCP listener and one UDP socket of the same port.
+//
+// It is here rather than the library's own for three reasons: sockets are bound by New while goroutines start in Run and
+// are waited for; connections are bounded, and all closed at shutdown so that no exchange outlives it; and two clusters
+// that meet tell each other their names (see clusterConn) where the library would just hang up.
+type transport struct {
+	cluster  string
+	tcp      *net.TCPListener
+	udp      *net.UDPConn
+	adv      netip.AddrPort
+	onOther  func(remote net.Addr, cluster string)
+	onExcess func()
+	// blocked, when set, cuts traffic with an address. For tests of partitions.
+	blocked func(addr string) bool
+
+	packets chan *memberlist.Packet
+	streams chan net.Conn
+	ctx     context.Context
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+	start   sync.Once
+
+	mu    sync.Mutex
+	conns map[net.Conn]struct{}
+}
+
+var _ memberlist.NodeAwareTransport = (*transport)(nil)
+
+// listen binds both sockets and finds the address to advertise. It starts nothing.
+func listen(bind, advertise, cluster string) (*transport, error) {
+	host, port, err := splitHostPort(bind)
+	if err != nil {
+		return nil, fmt.Errorf("gossip.addr %q: %w", bind, err)
+	}
+	t := &transport{
+		cluster: cluster,
+		packets: make(chan *memberlist.Packet),
+		streams: make(chan net.Conn),
+		conns:   make(map[net.Conn]struct{}),
+	}
+	t.ctx, t.cancel = context.WithCancel(context.Background())
+	tries := 1
+	if port == 0 {
+		tries = 10 // the kernel picks a port that is free for TCP; it may be taken for UDP
+	}
+	for range tries {
+		if err = t.bind(host, port); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if t.adv, err = advertised(advertise, t.udp.LocalAddr().(*net.UDPAddr).AddrPort()); err != nil {
+		t.closeSockets()
+		return nil, err
+	}
+	return t, nil
+}
+
+func (t *transport) bind(host string, port int) error {
+	addr := net.JoinHostPort(host, strconv.Itoa(port))
+	ta, err := net.ResolveTCPAddr("tcp", addr)
+	if err != nil {
+		return fmt.Errorf("gossip.addr %s: %w", addr, err)
+	}
+	if t.tcp, err = net.ListenTCP("tcp", ta); err != nil {
+		return bindError("tcp", addr, err)
+	}
+	ua := &net.UDPAddr{IP: ta.IP, Port: t.tcp.Addr().(*net.TCPAddr).Port, Zone: ta.Zone}
+	if t.udp, err = net.ListenUDP("udp", ua); err != nil {
+		_ = t.tcp.Close()
+		return bindError("udp", ua.String(), err)
+	}
+	_ = t.udp.SetReadBuffer(udpBuffer) // a smaller buffer only drops more under load
+	_ = t.udp.SetWriteBuffer(udpBuffer)
+	return nil
+}
+
+func bindError(network, addr string, err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("gossip cannot listen on %s (%s): the port is in use; stop what uses it or set gossip.addr to another: %w",
+			addr, network, err)
+	}
+	return fmt.Errorf("gossip cannot listen on %s (%s), see gossip.addr: %w", addr, network, err)
+}
+
+// advertised is the address under which others reach this node.
+func advertised(want string, bound netip.AddrPort) (netip.AddrPort, error) {
+	port := bound.Port()
+	if want == "" {
+		ip := bound.Addr().Unmap()
+		if !ip.IsUnspecified() {
+			return netip.AddrPortFrom(ip, port), nil
+		}
+		ip, err := interfaceAddr()
+		return netip.AddrPortFrom(ip, port), err
+	}
+	host := want
+	if h, p, err := splitHostPort(want); err == nil {
+		host = h
+		if p != 0 {
+			port = uint16(p)
+		}
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return netip.AddrPortFrom(ip.Unmap(), port), nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil || len(ips) == 0 {
+		return netip.AddrPort{}, fmt.Errorf("gossip: advertise %q does not resolve: %w", want, err)
+	}
+	best := ips[0].Unmap()
+	for _, ip := range ips {
+		if ip = ip.Unmap(); ip.Is4() {
+			best = ip
+			break
+		}
+	}
+	return netip.AddrPortFrom(best, port), nil
+}
+
+// interfaceAddr is the best address of this host's interfaces: private ones first, then public, then loopback.
+func interfaceAddr() (netip.Addr, error) {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("gossip: list interface addresses (set advertise instead): %w", err)
+	}
+	rank := func(ip netip.Addr) int {
+		switch {
+		case ip.IsLoopback():
+			return 4
+		case ip.Is4() && ip.IsPrivate():
+			return 0
+		case ip.Is4():
+			return 1
+		case ip.IsPrivate():
+			return 2
+		default:
+			return 3
+		}
+	}
+	var best netip.Addr
+	for _, a := range addrs {
+		p, err := netip.ParsePrefix(a.String())
+		if err != nil {
+			continue
+		}
+		ip := p.Addr().Unmap()
+		if ip.IsLinkLocalUnicast() || ip.IsMulticast() {
+			continue
+		}
+		if !best.IsValid() || rank(ip) < rank(best) {
+			best = ip
+		}
+	}
+	if !best.IsValid() {
+		return netip.Addr{}, errors.New("gossip: no interface has an address; set advertise")
+	}
+	return best, nil
+}
+
+// run starts the two receivers; Shutdown ends and waits for them.
+func (t *transport) run() {
+	t.start.Do(func() {
+		t.wg.Add(2)
+		go t.accept()
+		go t.receive()
+	})
+}
+
+func (t *transport) accept() {
+	defer t.wg.Done()
+	for {
+		conn, err := t.tcp.AcceptTCP()
+		if err != nil {
+			if t.ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if !pause(t.ctx, 50*time.Millisecond) { // out of descriptors, most likely
+				return
+			}
+			continue
+		}
+		if t.cut(conn.RemoteAddr().String()) {
+			_ = conn.Close()
+			continue
+		}
+		tracked, ok := t.track(conn)
+		if !ok {
+			continue
+		}
+		select {
+		case t.streams <- &clusterConn{Conn: tracked, t: t, inbound: true}:
+		case <-t.ctx.Done():
+			_ = tracked.Close()
+			return
+		}
+	}
+}
+
+func (t *transport) receive() {
+	defer t.wg.Done()
+	buf := make([]byte, maxPacket)
+	for {
+		n, from, err := t.udp.ReadFrom(buf)
+		now := time.Now()
+		if err != nil {
+			if t.ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if !pause(t.ctx, 50*time.Millisecond) {
+				return
+			}
+			continue
+		}
+		if n == 0 || t.cut(from.String()) {
+			continue
+		}
+		p := &memberlist.Packet{Buf: append([]byte(nil), buf[:n]...), From: from, Timestamp: now}
+		select {
+		case t.packets <- p:
+		case <-t.ctx.Done():
+			return
+		}
+	}
+}
+
+// pause waits for d; false when ctx ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (t *transport) cut(addr string) bool { return t.blocked != nil && t.blocked(addr) }
+
+// FinalAdvertiseAddr ignores the configured values: listen has decided.
+func (t *transport) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
+	return t.adv.Addr().AsSlice(), int(t.adv.Port()), nil
+}
+
+// WriteTo sends one packet.
+func (t *transport) WriteTo(b []byte, addr string) (time.Time, error) {
+	if t.cut(addr) {
+		return time.Now(), nil // a cut network loses packets silently
+	}
+	to, err := netip.ParseAddrPort(addr)
+	if err != nil {
+		return time.Time{}, err
+	}
+	_, err = t.udp.WriteToUDPAddrPort(b, to)
+	return time.Now(), err
+}
+
+// WriteToAddress sends one packet; the node's name is not needed.
+func (t *transport) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
+	return t.WriteTo(b, a.Addr)
+}
+
+// PacketCh delivers packets.
+func (t *transport) PacketCh() <-chan *memberlist.Packet { return t.packets }
+
+// StreamCh delivers accepted connections.
+func (t *transport) StreamCh() <-chan net.Conn { return t.streams }
+
+// DialTimeout connects within the shorter of timeout and maxDial.
+func (t *transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
+	if t.cut(addr) {
+		return nil, fmt.Errorf("dial %s: %w", addr, syscall.EHOSTUNREACH)
+	}
+	d := net.Dialer{Timeout: min(timeout, maxDial)}
+	conn, err := d.DialContext(t.ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	tracked, ok := t.track(conn)
+	if !ok {
+		return nil, fmt.Errorf("dial %s: too many gossip connections", addr)
+	}
+	return &clusterConn{Conn: tracked, t: t}, nil
+}
+
+// DialAddressTimeout is DialTimeout; the node's name is not needed.
+func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
+	return t.DialTimeout(a.Addr, timeout)
+}
+
+// Shutdown closes everything and waits for the receivers. Idempotent.
+func (t *transport) Shutdown() error {
+	t.cancel()
+	t.closeSockets()
+	t.mu.Lock()
+	conns := make([]net.Conn, 0, len(t.conns))
+	for c := range t.conns {
+		conns = append(conns, c)
+	}
+	t.mu.Unlock()
+	for _, c := range conns {
+		_ = c.Close()
+	}
+	t.wg.Wait()
+	return nil
+}
+
+func (t *transport) closeSockets() {
+	_ = t.tcp.Close()
+	_ = t.udp.Close()
+}
+
+// trackedConn leaves the set of open connections when it is closed.
+type trackedConn struct {
+	net.Conn
+	t *transport
+}
+
+func (t *transport) track(c net.Conn) (*trackedConn, bool) {
+	tc := &trackedConn{Conn: c, t: t}
+	t.mu.Lock()
+	full := len(t.conns) >= maxConns
+	if !full {
+		t.conns[tc] = struct{}{}
+	}
+	t.mu.Unlock()
+	if full || t.ctx.Err() != nil {
+		_ = tc.Close()
+		if full && t.onExcess != nil {
+			t.onExcess()
+		}
+		return nil, false
+	}
+	return tc, true
+}
+
+func (c *trackedConn) Close() error {
+	c.t.mu.Lock()
+	delete(c.t.conns, c)
+	c.t.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// clusterConn watches the label that leads a stream. memberlist puts the dialer's cluster there, and hangs up without a
+// word when it is another one; this connection then answers with its own label, so that the dialer learns it as well.
+// memberlist's own answers never begin with the byte that marks a label.
+type clusterConn struct {
+	net.Conn
+	t       *transport
+	inbound bool
+	seen    []byte // the first bytes, until the label is known
+	decided bool
+	refused bool
+}
+
+// labelMark is the first byte of a label header: mark, length, label.
+const labelMark = 244
+
+func (c *clusterConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if c.decided || n == 0 {
+		return n, err
+	}
+	c.seen = append(c.seen, p[:min(n, 2+255-len(c.seen))]...)
+	c.decide()
+	if c.refused && !c.inbound {
+		return 0, fmt.Errorf("%s belongs to another cluster", c.RemoteAddr())
+	}
+	return n, err
+}
+
+func (c *clusterConn) decide() {
+	if c.seen[0] != labelMark {
+		c.decided, c.seen = true, nil
+		return
+	}
+	if len(c.seen) < 2 || len(c.seen) < 2+int(c.seen[1]) {
+		return
+	}
+	label := string(c.seen[2 : 2+int(c.seen[1])])
+	c.decided, c.seen = true, nil
+	if label == c.t.cluster {
+		return
+	}
+	c.refused = true
+	if c.t.onOther != nil {
+		c.t.onOther(c.RemoteAddr(), label)
+	}
+}
+
+// Close first tells a refused dialer which cluster this is. It reads what the dialer still sends, for closing with unread
+// bytes would reset the connection and lose the answer; memberlist closes each connection in a goroutine of its own.
+func (c *clusterConn) Close() error {
+	if c.refused && c.inbound {
+		c.refused = false
+		_ = c.SetDeadline(time.Now().Add(time.Second))
+		if _, err := c.Write(append([]byte{labelMark, byte(len(c.t.cluster))}, c.t.cluster...)); err == nil {
+			if tcp, ok := c.Conn.(*trackedConn).Conn.(*net.TCPConn); ok {
+				_ = tcp.CloseWrite()
+				_, _ = io.CopyN(io.Discard, tcp, 1<<20)
+			}
+		}
+	}
+	return c.Conn.Close()
+}
