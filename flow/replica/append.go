@@ -1,0 +1,100 @@
+package replica
+
+import (
+	"time"
+
+	"github.com/skeinmesh/skein/flow/log"
+	"go.etcd.io/raft/v3"
+	pb "go.etcd.io/raft/v3/raftpb"
+)
+
+// appendOp is one write on its way to the journal and what is delivered once it is there.
+type appendOp struct {
+	responses []*pb.Message
+	last      uint64 // last index of the log after the write; 0: unchanged
+	reset     *log.Mark
+	start     time.Time
+	sync      bool
+}
+
+// append handles raft's wish to store something. Such wishes are served strictly in order.
+func (g *Group) append(m *pb.Message) {
+	if g.installing {
+		g.heldAppends = append(g.heldAppends, m)
+		return
+	}
+	if !raft.IsEmptySnap(m.GetSnapshot()) {
+		g.install(m)
+		return
+	}
+	g.write(m, nil)
+}
+
+// write hands one message's content to the journal. Its responses are delivered when it and all before it are durable.
+func (g *Group) write(m *pb.Message, reset *log.Mark) {
+	w := log.Write{Group: g.id, Reset: reset}
+	op := &appendOp{responses: m.GetResponses(), reset: reset, start: time.Now()}
+	op.sync = len(op.responses) > 0 || reset != nil
+	if m.Term != nil {
+		g.hard = log.HardState{Term: m.GetTerm(), Vote: m.GetVote(), Commit: m.GetCommit()}
+		w.HardState = &log.HardState{Term: g.hard.Term, Vote: g.hard.Vote, Commit: g.hard.Commit}
+	}
+	if es := m.GetEntries(); len(es) > 0 {
+		w.Entries = journalEntries(es)
+		op.last = es[len(es)-1].GetIndex()
+		g.store.remember(es)
+	}
+	if w.HardState == nil && w.Entries == nil && reset == nil {
+		switch {
+		case g.unsafe:
+			// Answers may depend on a term or vote that was written without sync: write it again, with.
+			w.HardState = &log.HardState{Term: g.hard.Term, Vote: g.hard.Vote, Commit: g.hard.Commit}
+		case len(g.appends) > 0:
+			last := g.appends[len(g.appends)-1]
+			last.responses = append(last.responses, op.responses...)
+			return
+		default:
+			for _, r := range op.responses {
+				g.respond(r)
+			}
+			return
+		}
+	}
+	g.unsafe = !op.sync
+	g.appends = append(g.appends, op)
+	g.h.appender.add([]log.Write{w}, op.sync, g.inbox.appendDone)
+}
+
+func journalEntries(es []*pb.Entry) []log.Entry {
+	out := make([]log.Entry, len(es))
+	for i, e := range es {
+		out[i] = journalEntry(e)
+	}
+	return out
+}
+
+func journalEntry(e *pb.Entry) log.Entry {
+	return log.Entry{Index: e.GetIndex(), Term: e.GetTerm(), Type: log.EntryType(e.GetType()), Data: e.GetData()}
+}
+
+// finishAppends delivers the responses of the n oldest outstanding writes.
+func (g *Group) finishAppends(n int) {
+	for range n {
+		op := g.appends[0]
+		g.appends[0] = nil
+		g.appends = g.appends[1:]
+		if op.sync {
+			g.h.metrics.appendSeconds.Observe(time.Since(op.start).Seconds())
+		}
+		if op.reset != nil {
+			g.store.compacted, g.store.first = *op.reset, op.reset.Index+1
+			g.store.stable(op.reset.Index)
+		}
+		if op.last != 0 {
+			g.store.stable(op.last)
+		}
+		for _, r := range op.responses {
+			g.respond(r)
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package replica
+
+import (
+	"sync"
+
+	"github.com/skeinmesh/skein/flow/log"
+)
+
+// appender stands between the groups and the journal: the journal may make its caller wait, and a group that waits sends no
+// heartbeats. What queues here is bounded by what groups may have outstanding: an owner's uncommitted bytes, and for a
+// follower the owner's in-flight window.
+type appender struct {
+	journal log.Journal
+	wake    chan struct{}
+
+	mu    sync.Mutex
+	queue []appendReq
+}
+
+type appendReq struct {
+	writes []log.Write
+	sync   bool
+	done   func(error)
+}
+
+func newAppender(j log.Journal) *appender { return &appender{journal: j, wake: make(chan struct{}, 1)} }
+
+func (a *appender) add(w []log.Write, sync bool, done func(error)) {
+	a.mu.Lock()
+	a.queue = append(a.queue, appendReq{w, sync, done})
+	a.mu.Unlock()
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run feeds the journal until stop is closed and the queue is empty.
+func (a *appender) run(stop <-chan struct{}) {
+	var spare []appendReq
+	for {
+		a.mu.Lock()
+		batch := a.queue
+		a.queue = spare[:0]
+		a.mu.Unlock()
+		for i, r := range batch {
+			a.journal.Append(r.writes, r.sync, r.done)
+			batch[i] = appendReq{}
+		}
+		spare = batch
+		if len(batch) > 0 {
+			continue
+		}
+		select {
+		case <-a.wake:
+		case <-stop:
+			a.mu.Lock()
+			empty := len(a.queue) == 0
+			a.mu.Unlock()
+			if empty {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,480 @@
+package replica
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/skeinmesh/skein/flow/log"
+	"github.com/skeinmesh/skein/ring"
+	"go.etcd.io/raft/v3"
+	pb "go.etcd.io/raft/v3/raftpb"
+	"go.etcd.io/raft/v3/tracker"
+)
+
+// Group is one replica of a replica group on this node. Its methods are safe for concurrent use.
+type Group struct {
+	h     *Host
+	id    ring.GroupID
+	birth Birth
+	log   *slog.Logger
+	inbox *inbox
+	sm    StateMachine
+
+	quit     chan struct{} // closed: stop
+	quitOnce sync.Once
+	done     chan struct{} // closed: the goroutine ended and the state machine is closed
+	ctx      context.Context
+	cancel   context.CancelFunc
+	children sync.WaitGroup
+	syncSlot chan struct{} // one Sync at a time; taken for good before Close
+
+	status    atomic.Pointer[Status]
+	applied   atomic.Uint64
+	commit    atomic.Uint64
+	ownerSeen atomic.Int64
+	pending   atomic.Int64 // proposed bytes not yet answered
+	unsynced  atomic.Bool  // applied something since the last checkpoint
+	unsteady  atomic.Bool  // a snapshot is being fetched or installed: no checkpoint
+
+	// Below: owned by the group's goroutine.
+
+	rn    *raft.RawNode
+	store *storage
+	st    state
+	hard  log.HardState // newest handed to the journal
+
+	ticks     uint64
+	heard     map[ring.ReplicaID]uint64      // tick at which each replica last spoke
+	strangers map[ring.ReplicaID]ring.NodeID // replicas newer than our configuration
+	campaigns int                            // eager campaigns left after birth or restart
+
+	role     raft.StateType
+	term     uint64
+	lead     uint64
+	isReady  bool
+	confSeq  uint64 // bumped when the configuration changed
+	statusAt uint64 // tick of the last full status
+
+	appends     []*appendOp // outstanding journal writes, oldest first
+	heldAppends []*pb.Message
+	unsafe      bool // a write without sync was issued after the last one with
+	applyQ      []*pb.Message
+	applyPos    int
+
+	unindexed []*proposal // proposed to raft, entry not seen yet
+	inLog     []*proposal // by index
+	held      []*proposal // applied, waiting for a second copy
+	reads     map[uint64][]*readWait
+	readsDue  []*readWait // index known, not yet applied
+	readSeq   uint64
+	transfers []*transferWait
+	progress  []memberProgress
+
+	fetch      *fetch
+	installing bool
+	fetchAfter uint64 // tick before which no new fetch starts
+	fetchFails uint64
+	snapIdle   map[uint64]uint64 // ticks a follower has waited for a snapshot that nobody sends
+	snapOut    map[uint64]int    // snapshots being sent
+
+	plan planState
+}
+
+type memberProgress struct {
+	id          ring.ReplicaID
+	match       uint64
+	learner     bool
+	replicating bool
+	snapshot    bool
+}
+
+// ID is the group's id.
+func (g *Group) ID() ring.GroupID { return g.id }
+
+// Birth is the record this replica came from.
+func (g *Group) Birth() Birth { return g.birth }
+
+// StateMachine is the group's state machine, for reading; its own documentation says what is safe concurrently.
+func (g *Group) StateMachine() StateMachine { return g.sm }
+
+// Done is closed when the replica has stopped: removed, failed, or the host ended.
+func (g *Group) Done() <-chan struct{} { return g.done }
+
+// Status is a recent snapshot, without a lock: the applied and commit indexes are current, Match and Active are as of the
+// last tick. The caller must not change its slices and maps.
+func (g *Group) Status() Status {
+	s := *g.status.Load()
+	s.Applied, s.Commit = g.applied.Load(), g.commit.Load()
+	if n := g.ownerSeen.Load(); n != 0 {
+		s.OwnerSeen = time.Unix(0, n)
+	}
+	return s
+}
+
+// newGroup opens a replica from what the journal and the store hold. Nothing runs yet.
+func newGroup(h *Host, b Birth, gs log.GroupState, st state, sm StateMachine) (*Group, error) {
+	g := &Group{
+		h: h, id: b.Group, birth: b, inbox: newInbox(), sm: sm, st: st, hard: gs.HardState,
+		log:  h.log.With("group", b.Group.String(), "replica", uint64(b.Self)),
+		quit: make(chan struct{}), done: make(chan struct{}), syncSlot: make(chan struct{}, 1),
+		heard: map[ring.ReplicaID]uint64{}, strangers: map[ring.ReplicaID]ring.NodeID{},
+		reads: map[uint64][]*readWait{}, snapIdle: map[uint64]uint64{}, snapOut: map[uint64]int{},
+	}
+	g.ctx, g.cancel = context.WithCancel(h.ctx)
+	hard := gs.HardState
+	hard.Commit = max(min(hard.Commit, gs.Last), st.applied.Index)
+	g.store = &storage{journal: h.cfg.Journal, group: b.Group, hard: hard, st: &g.st,
+		first: gs.First, last: gs.Last, compacted: gs.Compacted, cacheLimit: h.cfg.CacheBytes}
+	rn, err := raft.NewRawNode(&raft.Config{
+		ID: uint64(b.Self), ElectionTick: h.cfg.ElectionTicks, HeartbeatTick: h.cfg.HeartbeatTicks,
+		Storage: g.store, Applied: st.applied.Index, AsyncStorageWrites: true,
+		MaxSizePerMsg: uint64(h.cfg.MaxSizePerMsg), MaxCommittedSizePerReady: uint64(h.cfg.MaxApplyBytes),
+		// Proposals are bounded before they get here; configuration changes must still fit when that bound is used up.
+		MaxUncommittedEntriesSize: uint64(h.cfg.MaxUncommittedBytes) + 1<<20,
+		MaxInflightMsgs:           h.cfg.MaxInflight, MaxInflightBytes: uint64(h.cfg.MaxInflightBytes),
+		CheckQuorum: true, PreVote: true, ReadOnlyOption: raft.ReadOnlySafe,
+		DisableProposalForwarding: true, StepDownOnRemoval: true, Logger: raftLogger{g.log},
+	})
+	if err != nil {
+		g.cancel()
+		return nil, fmt.Errorf("group %s: %w", b.Group, err)
+	}
+	g.rn = rn
+	g.applied.Store(st.applied.Index)
+	g.commit.Store(hard.Commit)
+	g.term = hard.Term
+	g.unsynced.Store(true)
+	g.plan.every = uint64(h.cfg.PlanTicks)
+	g.publish()
+	return g, nil
+}
+
+// run is the group's goroutine.
+func (g *Group) run() {
+	defer close(g.done)
+	err := g.loop()
+	g.stop(err)
+}
+
+func (g *Group) loop() error {
+	for {
+		select {
+		case <-g.quit:
+			return nil
+		case <-g.inbox.wake:
+		}
+		in, err := g.inbox.take()
+		if err != nil {
+			return err
+		}
+		g.finishAppends(in.appended)
+		for i, e := range in.msgs {
+			g.step(in.msgFrom[i], e)
+		}
+		for _, fn := range in.ctl {
+			fn()
+		}
+		g.proposeAll(in.props)
+		g.readAll(in.reads)
+		if in.tick {
+			g.tick()
+		}
+		if err := g.work(); err != nil {
+			return err
+		}
+		g.settle()
+	}
+}
+
+// applyBudget is how long applying may keep the goroutine from messages and ticks at a time.
+const applyBudget = 10 * time.Millisecond
+
+// work handles what raft wants done until it wants nothing, or the time for applying is used up.
+func (g *Group) work() error {
+	until := time.Now().Add(applyBudget)
+	for {
+		g.drainReady()
+		applied, err := g.apply(until)
+		if err != nil {
+			return err
+		}
+		if !applied && !g.rn.HasReady() {
+			return nil
+		}
+		if !time.Now().Before(until) {
+			g.inbox.signal()
+			return nil
+		}
+	}
+}
+
+func (g *Group) drainReady() {
+	for g.rn.HasReady() {
+		rd := g.rn.Ready()
+		g.indexProposals(rd.Entries)
+		g.noteReadStates(rd.ReadStates)
+		for _, m := range rd.Messages {
+			switch m.GetTo() {
+			case raft.LocalAppendThread:
+				g.append(m)
+			case raft.LocalApplyThread:
+				g.applyQ = append(g.applyQ, m)
+			default:
+				g.send(m)
+			}
+		}
+	}
+}
+
+// respond delivers a message that waited for storage.
+func (g *Group) respond(m *pb.Message) {
+	if m.GetTo() == uint64(g.birth.Self) {
+		g.stepCore(m)
+		return
+	}
+	g.send(m)
+}
+
+func (g *Group) stepCore(m *pb.Message) {
+	if err := g.rn.Step(m); err != nil {
+		g.log.Debug("message refused", "type", m.GetType().String(), "err", err)
+	}
+}
+
+// step takes one message of a peer.
+func (g *Group) step(from ring.NodeID, e envelope) {
+	m := e.msg
+	if e.to != g.birth.Self || !g.known(e.from, from) {
+		g.h.metrics.dropped.WithLabelValues("stranger").Inc()
+		return
+	}
+	g.heard[e.from] = g.ticks
+	switch m.GetType() {
+	case pb.MsgApp, pb.MsgHeartbeat:
+		g.ownerSeen.Store(time.Now().UnixNano())
+	}
+	if m.GetType() == pb.MsgSnap {
+		g.startFetch(from, m)
+		return
+	}
+	if m.GetType() == pb.MsgApp && (g.fetch != nil || g.installing) {
+		g.h.metrics.dropped.WithLabelValues("fetching").Inc()
+		return
+	}
+	g.stepCore(m)
+}
+
+// maxStrangers bounds replicas we heard of that our configuration does not name yet.
+const maxStrangers = 16
+
+// known says whether replica id may speak from the node. A replica newer than all we know of is believed until the
+// configuration says otherwise: a follower that lags must be able to hear an owner that joined after its last entry.
+func (g *Group) known(id ring.ReplicaID, node ring.NodeID) bool {
+	if n, ok := g.st.nodes[id]; ok {
+		return n == node
+	}
+	if id <= g.st.lastID {
+		return false
+	}
+	if n, ok := g.strangers[id]; ok {
+		return n == node
+	}
+	if len(g.strangers) >= maxStrangers {
+		return false
+	}
+	g.strangers[id] = node
+	return true
+}
+
+func (g *Group) nodeOf(id uint64) (ring.NodeID, bool) {
+	if n, ok := g.st.nodes[ring.ReplicaID(id)]; ok {
+		return n, true
+	}
+	n, ok := g.strangers[ring.ReplicaID(id)]
+	return n, ok
+}
+
+func (g *Group) send(m *pb.Message) {
+	node, ok := g.nodeOf(m.GetTo())
+	if !ok {
+		g.h.metrics.dropped.WithLabelValues("no-address").Inc()
+		return
+	}
+	if !g.h.outbox.add(node, g.id, m) {
+		g.unreachable(m.GetTo(), m.GetType() == pb.MsgSnap)
+	}
+}
+
+// unreachable tells raft that a message did not leave.
+func (g *Group) unreachable(id uint64, snapshot bool) {
+	g.rn.ReportUnreachable(id)
+	if snapshot {
+		g.rn.ReportSnapshot(id, raft.SnapshotFailure)
+	}
+}
+
+func (g *Group) tick() {
+	g.ticks++
+	g.rn.Tick()
+	if g.campaigns > 0 && g.ticks%3 == 0 {
+		g.campaigns--
+		if g.lead == raft.None {
+			g.campaign()
+		} else {
+			g.campaigns = 0
+		}
+	}
+	if g.ticks%32 == 0 {
+		g.store.refresh()
+	}
+	if g.role == raft.StateLeader {
+		g.ownerSeen.Store(time.Now().UnixNano())
+		g.watchSnapshots()
+		g.planTick()
+	}
+	g.evict()
+}
+
+func (g *Group) campaign() {
+	if err := g.rn.Campaign(); err != nil {
+		g.log.Debug("campaign refused", "err", err)
+	}
+}
+
+// active tells whether a replica spoke within the last election timeout, by our ticks.
+func (g *Group) active(id ring.ReplicaID) bool {
+	if id == g.birth.Self {
+		return true
+	}
+	at, ok := g.heard[id]
+	return ok && g.ticks-at <= uint64(g.h.cfg.ElectionTicks)
+}
+
+// loadProgress fills g.progress from raft; empty unless owner.
+func (g *Group) loadProgress() {
+	g.progress = g.progress[:0]
+	if g.role != raft.StateLeader {
+		return
+	}
+	g.rn.WithProgress(func(id uint64, typ raft.ProgressType, pr tracker.Progress) {
+		g.progress = append(g.progress, memberProgress{id: ring.ReplicaID(id), match: pr.Match,
+			learner: typ == raft.ProgressTypeLearner, replicating: pr.State == tracker.StateReplicate,
+			snapshot: pr.State == tracker.StateSnapshot})
+	})
+}
+
+// evict lets go of cached entries that every member has.
+func (g *Group) evict() {
+	done := g.st.applied.Index
+	if g.role == raft.StateLeader {
+		g.loadProgress()
+		for _, p := range g.progress {
+			if g.active(p.id) {
+				done = min(done, p.match)
+			}
+		}
+	}
+	g.store.evict(done, g.st.applied.Index)
+}
+
+// settle follows changes of role, term and readiness, and answers what waited for them.
+func (g *Group) settle() {
+	bs := g.rn.BasicStatus()
+	role, term, lead := bs.RaftState, bs.GetTerm(), bs.Lead
+	changed := role != g.role || term != g.term || lead != g.lead
+	lost := g.role == raft.StateLeader && (role != raft.StateLeader || term != g.term)
+	won := role == raft.StateLeader && (g.role != raft.StateLeader || term != g.term)
+	g.role, g.term, g.lead = role, term, lead
+	if lost {
+		g.h.metrics.owned.Dec()
+		g.plan.reset()
+		g.failProposals()
+	}
+	if won {
+		g.h.metrics.owned.Inc()
+		g.h.metrics.elections.Inc()
+		g.campaigns = 0
+		g.log.Info("became owner", "term", term)
+	}
+	if role != raft.StateLeader {
+		g.failReads()
+	}
+	ready := role == raft.StateLeader && g.st.applied.Term == term
+	changed = changed || ready != g.isReady
+	g.isReady = ready
+	g.commit.Store(bs.GetCommit())
+	g.releaseHeld()
+	g.settleTransfers(bs.LeadTransferee)
+	if changed || g.plan.seenConf != g.confSeq || (role == raft.StateLeader && g.ticks >= g.statusAt+2) {
+		g.plan.seenConf = g.confSeq
+		g.publish()
+	}
+	if changed {
+		g.h.ownerChanged(g.Status())
+	}
+}
+
+// publish makes the status that others read.
+func (g *Group) publish() {
+	g.statusAt = g.ticks
+	s := &Status{Group: g.id, Kind: g.birth.Kind, Spec: g.birth.Spec, Self: g.birth.Self, Term: g.term,
+		Members: g.st.members(), Ready: g.isReady}
+	s.Owner, _ = g.nodeOf(g.lead)
+	switch g.role {
+	case raft.StateLeader:
+		s.Role, s.Owner = RoleOwner, g.h.cfg.Self
+		s.Match, s.Active = map[ring.ReplicaID]uint64{}, map[ring.ReplicaID]bool{}
+		g.loadProgress()
+		for _, p := range g.progress {
+			s.Match[p.id], s.Active[p.id] = p.match, g.active(p.id)
+		}
+	case raft.StateCandidate, raft.StatePreCandidate:
+		s.Role = RoleCandidate
+	default:
+		for _, m := range s.Members {
+			if m.ID == g.birth.Self && m.Learner {
+				s.Role = RoleLearner
+			}
+		}
+		if g.st.applied.Index == 0 {
+			s.Role = RoleLearner
+		}
+	}
+	g.status.Store(s)
+}
+
+// post runs fn in the group's goroutine; false when the group has stopped.
+func (g *Group) post(fn func()) bool {
+	return g.inbox.put(func(in *input) { in.ctl = append(in.ctl, fn) })
+}
+
+// spawn runs fn in a goroutine that the group waits for.
+func (g *Group) spawn(fn func()) { g.children.Go(fn) }
+
+// close asks the goroutine to stop; it does not wait.
+func (g *Group) close() { g.quitOnce.Do(func() { close(g.quit) }) }
+
+// stop ends everything the goroutine owns.
+func (g *Group) stop(err error) {
+	g.cancel()
+	left := g.inbox.close()
+	if g.role == raft.StateLeader {
+		g.h.metrics.owned.Dec()
+	}
+	g.failAll(left)
+	g.children.Wait()
+	g.syncSlot <- struct{}{} // never given back: no Sync after Close
+	g.role, g.lead, g.isReady = raft.StateFollower, raft.None, false
+	g.publish()
+	if cerr := g.sm.Close(); cerr != nil {
+		g.log.Warn("closing the state machine", "err", cerr)
+	}
+	if err != nil {
+		g.log.Error("replica stopped", "err", err)
+		g.h.groupFailed(g, err)
+	}
+}

@@ -1,0 +1,290 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/transport/wire"
+)
+
+// Host owns all replicas of one node. Its methods are safe for concurrent use.
+type Host struct {
+	cfg      Config
+	log      *slog.Logger
+	metrics  *metrics
+	outbox   *outbox
+	appender *appender
+
+	ctx       context.Context // ends when the host stops serving
+	cancel    context.CancelFunc
+	ready     chan struct{}
+	stopped   chan struct{}
+	started   atomic.Bool
+	fatal     chan error // first error that ends the process
+	children  sync.WaitGroup
+	snapSlots chan struct{}
+
+	sinceCheckpoint atomic.Int64
+	checkpointDue   chan struct{}
+
+	mu     sync.Mutex
+	groups map[ring.GroupID]*Group
+	busy   map[ring.GroupID]chan struct{} // being created or removed
+	closed bool
+	list   atomic.Pointer[[]*Group]
+
+	randMu sync.Mutex
+	rand   *rand.Rand
+
+	watchMu  sync.Mutex
+	watchSeq int
+	watchers map[int]func(Status)
+	watching atomic.Pointer[[]func(Status)]
+}
+
+// NewHost checks the config. Nothing starts before Run.
+func NewHost(cfg Config) (*Host, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	h := &Host{cfg: cfg, log: cfg.Logger, metrics: newMetrics(cfg.Registerer), appender: newAppender(cfg.Journal),
+		ready: make(chan struct{}), stopped: make(chan struct{}), fatal: make(chan error, 1),
+		snapSlots: make(chan struct{}, cfg.MaxSnapshots), checkpointDue: make(chan struct{}, 1),
+		groups: map[ring.GroupID]*Group{}, busy: map[ring.GroupID]chan struct{}{}, rand: cfg.Rand,
+		watchers: map[int]func(Status){}}
+	if h.log == nil {
+		h.log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	if h.rand == nil {
+		h.rand = rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
+	}
+	h.ctx, h.cancel = context.WithCancel(context.Background())
+	h.outbox = newOutbox(h)
+	h.list.Store(&[]*Group{})
+	return h, nil
+}
+
+// Ready is closed when all replicas of this node are recovered and run.
+func (h *Host) Ready() <-chan struct{} { return h.ready }
+
+// Run recovers all replicas, then serves until ctx ends or the disk fails; it returns when everything it started has ended.
+// The journal and the store are left open. Call it once.
+func (h *Host) Run(ctx context.Context) error {
+	if h.started.Swap(true) {
+		return errors.New("replica: Run was called before")
+	}
+	stopWriters := make(chan struct{})
+	var writers sync.WaitGroup
+	writers.Go(func() { h.appender.run(stopWriters) })
+	writers.Go(func() { h.outbox.run(stopWriters) })
+	err := h.serve(ctx)
+	h.cancel()
+	h.mu.Lock()
+	h.closed = true
+	groups := h.Groups()
+	h.mu.Unlock()
+	for _, g := range groups {
+		g.close()
+	}
+	for _, g := range groups {
+		<-g.done
+	}
+	h.children.Wait()
+	close(stopWriters)
+	writers.Wait()
+	close(h.stopped)
+	return err
+}
+
+func (h *Host) serve(ctx context.Context) error {
+	if err := h.recover(ctx); err != nil {
+		return err
+	}
+	close(h.ready)
+	cctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	checked := make(chan error, 1)
+	go func() { checked <- h.checkpointer(cctx) }()
+	err := h.tickUntil(ctx, checked)
+	cancel()
+	if cerr := <-checked; err == nil {
+		err = cerr
+	}
+	return err
+}
+
+// tickUntil fans the clock out. A stalled machine gets one tick for all that it missed: time.Ticker drops, and so do groups.
+func (h *Host) tickUntil(ctx context.Context, checked chan error) error {
+	t := time.NewTicker(h.cfg.TickInterval)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-h.fatal:
+			return err
+		case err := <-checked:
+			checked <- nil
+			return err
+		case <-t.C:
+			for _, g := range h.Groups() {
+				g.inbox.put(func(in *input) { in.tick = true })
+			}
+		}
+	}
+}
+
+// spawn runs fn in a goroutine that Run waits for.
+func (h *Host) spawn(fn func()) { h.children.Go(fn) }
+
+// Groups lists the replicas on this node, in no order. The caller must not change the slice.
+func (h *Host) Groups() []*Group { return *h.list.Load() }
+
+// Group gives the replica of a group on this node.
+func (h *Host) Group(id ring.GroupID) (*Group, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	g, ok := h.groups[id]
+	return g, ok
+}
+
+// register makes a group visible and starts it; false when the host is closing.
+func (h *Host) register(g *Group) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return false
+	}
+	h.groups[g.id] = g
+	next := append(slices.Clone(*h.list.Load()), g)
+	h.list.Store(&next)
+	h.metrics.groups.Inc()
+	go g.run()
+	return true
+}
+
+// unregister takes a stopped group out of sight.
+func (h *Host) unregister(g *Group) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.groups[g.id] != g {
+		return
+	}
+	delete(h.groups, g.id)
+	next := slices.DeleteFunc(slices.Clone(*h.list.Load()), func(o *Group) bool { return o == g })
+	h.list.Store(&next)
+	h.metrics.groups.Dec()
+}
+
+// groupFailed is told when a replica stopped on its own. Errors of the journal end the host: the disk cannot be trusted.
+func (h *Host) groupFailed(g *Group, err error) {
+	h.unregister(g)
+	if errors.Is(err, errJournal) {
+		h.fail(err)
+	}
+}
+
+func (h *Host) fail(err error) {
+	select {
+	case h.fatal <- err:
+	default:
+	}
+}
+
+// HandleRaft takes a MethodRaft message. It does not block: what does not fit a group's mailbox is dropped. It keeps body.
+func (h *Host) HandleRaft(from ring.NodeID, body []byte) {
+	err := decodeFrame(body, func(e envelope) {
+		g, ok := h.Group(e.group)
+		if !ok {
+			h.metrics.dropped.WithLabelValues("no-group").Inc()
+			return
+		}
+		if !g.inbox.message(from, e, h.cfg.MailboxMessages, h.cfg.MailboxBytes) {
+			h.metrics.dropped.WithLabelValues("mailbox-full").Inc()
+		}
+	})
+	if err != nil {
+		h.metrics.dropped.WithLabelValues("malformed").Inc()
+		h.log.Warn("malformed raft frame", "peer", from.String())
+	}
+}
+
+// HandleBirth answers a MethodBirth request: an owner names a learner on this node.
+func (h *Host) HandleBirth(ctx context.Context, from ring.NodeID, body []byte) ([]byte, error) {
+	b, err := decodeBirth(body)
+	if err != nil {
+		return nil, wire.Errorf(wire.KindInvalid, "", "malformed birth record")
+	}
+	if !b.Empty || !slices.ContainsFunc(b.Members, func(m Member) bool { return m.Node == from }) {
+		return nil, wire.Errorf(wire.KindInvalid, "", "only a member of the group may name a learner, and only an empty one")
+	}
+	return nil, h.Create(ctx, b)
+}
+
+// OnOwnerChanged has fn called whenever a replica here changed its role, term, owner or readiness. fn is called from the
+// groups' goroutines, several at a time, and must not block. The returned function ends it.
+func (h *Host) OnOwnerChanged(fn func(Status)) (stop func()) {
+	h.watchMu.Lock()
+	defer h.watchMu.Unlock()
+	h.watchSeq++
+	id := h.watchSeq
+	h.watchers[id] = fn
+	h.rewatch()
+	return func() {
+		h.watchMu.Lock()
+		defer h.watchMu.Unlock()
+		delete(h.watchers, id)
+		h.rewatch()
+	}
+}
+
+func (h *Host) rewatch() {
+	fns := make([]func(Status), 0, len(h.watchers))
+	for _, fn := range h.watchers {
+		fns = append(fns, fn)
+	}
+	h.watching.Store(&fns)
+}
+
+func (h *Host) ownerChanged(s Status) {
+	if fns := h.watching.Load(); fns != nil {
+		for _, fn := range *fns {
+			fn(s)
+		}
+	}
+}
+
+func (h *Host) want(b Birth) int {
+	if h.cfg.WantReplicas == nil {
+		return 3
+	}
+	return max(h.cfg.WantReplicas(b.Kind, b.Spec), 1)
+}
+
+// jitter is a random number of ticks up to n.
+func (h *Host) jitter(n uint64) uint64 {
+	h.randMu.Lock()
+	defer h.randMu.Unlock()
+	return h.rand.Uint64N(n + 1)
+}
+
+func (h *Host) factory(b Birth) (StateMachine, error) {
+	f, ok := h.cfg.Factories[b.Kind]
+	if !ok {
+		return nil, wire.Errorf(wire.KindInvalid, "", "group %s is of unknown kind %d", b.Group, b.Kind)
+	}
+	sm, err := f(b, StatePrefix(b.Group))
+	if err != nil {
+		return nil, fmt.Errorf("open state of group %s: %w", b.Group, err)
+	}
+	return sm, nil
+}

@@ -1,0 +1,55 @@
+package replica
+
+import "github.com/prometheus/client_golang/prometheus"
+
+type metrics struct {
+	groups          prometheus.Gauge
+	owned           prometheus.Gauge
+	elections       prometheus.Counter // ownerships won
+	proposals       *prometheus.CounterVec
+	dropped         *prometheus.CounterVec
+	sent            *prometheus.CounterVec
+	applySeconds    prometheus.Histogram
+	appendSeconds   prometheus.Histogram
+	appliedEntries  prometheus.Counter
+	snapshots       *prometheus.CounterVec
+	checkpoints     prometheus.Counter
+	checkpointFails prometheus.Counter
+	steps           *prometheus.CounterVec
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: "skein_replica_" + name, Help: help})
+	}
+	vec := func(name, help, label string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "skein_replica_" + name, Help: help}, []string{label})
+	}
+	latency := func(name, help string) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "skein_replica_" + name, Help: help,
+			Buckets: prometheus.ExponentialBuckets(50e-6, 2.5, 13)})
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "skein_replica_" + name, Help: help})
+	}
+	m := &metrics{
+		groups:          gauge("groups", "Replicas on this node."),
+		owned:           gauge("owned_groups", "Groups this node owns."),
+		elections:       counter("elections_won_total", "Ownerships this node won."),
+		proposals:       vec("proposals_total", "Proposals by outcome.", "outcome"),
+		dropped:         vec("messages_dropped_total", "Raft messages dropped, by reason.", "reason"),
+		sent:            vec("frames_sent_total", "Frames of coalesced raft messages, by class.", "class"),
+		applySeconds:    latency("apply_seconds", "Time to apply one run of entries, commit included."),
+		appendSeconds:   latency("append_seconds", "Time from handing a write to the journal until it is durable."),
+		appliedEntries:  counter("applied_entries_total", "Entries applied."),
+		snapshots:       vec("snapshots_total", "Snapshots by direction and result.", "result"),
+		checkpoints:     counter("checkpoints_total", "Checkpoints: state made durable outside the journal."),
+		checkpointFails: counter("checkpoint_failures_total", "Checkpoints that failed."),
+		steps:           vec("membership_steps_total", "Membership steps started by owners here, by kind.", "kind"),
+	}
+	if reg != nil {
+		reg.MustRegister(m.groups, m.owned, m.elections, m.proposals, m.dropped, m.sent, m.applySeconds, m.appendSeconds,
+			m.appliedEntries, m.snapshots, m.checkpoints, m.checkpointFails, m.steps)
+	}
+	return m
+}

@@ -1,0 +1,150 @@
+package replica
+
+import (
+	"sync"
+
+	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/transport/wire"
+	pb "go.etcd.io/raft/v3/raftpb"
+)
+
+// frameTarget is where a frame is closed and the next begun; only one larger message makes a larger frame.
+const frameTarget = 1 << 20
+
+// outbox gathers the messages of all groups to one peer into few frames. Groups add without blocking; one goroutine hands
+// frames to the Sender as fast as it takes them, so that frames grow exactly when the sender is busy. Order is kept per peer
+// and class. A full queue drops, and raft is told.
+type outbox struct {
+	h     *Host
+	limit int
+	wake  chan struct{}
+
+	mu    sync.Mutex
+	lanes map[laneKey]*lane
+	dirty []laneKey
+}
+
+type laneKey struct {
+	to    ring.NodeID
+	class wire.Class
+}
+
+type lane struct {
+	frames [][]byte
+	tails  [][]tail // who is in each frame
+	bytes  int
+	queued bool
+}
+
+// tail is a message in a frame, for reporting that the frame was not sent.
+type tail struct {
+	group ring.GroupID
+	to    uint64
+	snap  bool
+}
+
+func newOutbox(h *Host) *outbox {
+	return &outbox{h: h, limit: h.cfg.OutboxBytes, wake: make(chan struct{}, 1), lanes: map[laneKey]*lane{}}
+}
+
+// add queues one message; false when it was dropped.
+func (o *outbox) add(to ring.NodeID, g ring.GroupID, m *pb.Message) bool {
+	key := laneKey{to, classOf(m)}
+	o.mu.Lock()
+	l := o.lanes[key]
+	if l == nil {
+		l = &lane{}
+		o.lanes[key] = l
+	}
+	if l.bytes > o.limit {
+		o.mu.Unlock()
+		o.h.metrics.dropped.WithLabelValues("outbox-full").Inc()
+		return false
+	}
+	n := len(l.frames) - 1
+	size := messageSize(m)
+	if n < 0 || (len(l.frames[n]) > 1 && len(l.frames[n])+size > frameTarget) {
+		l.frames = append(l.frames, append(make([]byte, 0, size+64), frameVersion))
+		l.tails = append(l.tails, nil)
+		n++
+	}
+	was := len(l.frames[n])
+	l.frames[n] = appendEnvelope(l.frames[n], g, m)
+	l.bytes += len(l.frames[n]) - was
+	l.tails[n] = append(l.tails[n], tail{g, m.GetTo(), m.GetType() == pb.MsgSnap})
+	if !l.queued {
+		l.queued = true
+		o.dirty = append(o.dirty, key)
+	}
+	o.mu.Unlock()
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+func messageSize(m *pb.Message) int {
+	n := 128 + len(m.GetContext())
+	for _, e := range m.GetEntries() {
+		n += len(e.GetData()) + 24
+	}
+	return n
+}
+
+// run hands frames to the sender until stop is closed.
+func (o *outbox) run(stop <-chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			return
+		case <-o.wake:
+			o.flush()
+		}
+	}
+}
+
+func (o *outbox) flush() {
+	for {
+		o.mu.Lock()
+		if len(o.dirty) == 0 {
+			o.mu.Unlock()
+			return
+		}
+		key := o.dirty[0]
+		o.dirty = o.dirty[1:]
+		l := o.lanes[key]
+		frames, tails := l.frames, l.tails
+		l.frames, l.tails, l.bytes, l.queued = nil, nil, 0, false
+		o.mu.Unlock()
+		for i, f := range frames {
+			if !o.h.cfg.Sender.Send(key.to, key.class, f) {
+				o.refused(tails[i])
+				continue
+			}
+			o.h.metrics.sent.WithLabelValues(className(key.class)).Inc()
+		}
+	}
+}
+
+// refused tells the groups in a frame that it did not leave.
+func (o *outbox) refused(ts []tail) {
+	o.h.metrics.dropped.WithLabelValues("send-full").Add(float64(len(ts)))
+	seen := map[tail]bool{}
+	for _, t := range ts {
+		if seen[t] {
+			continue
+		}
+		seen[t] = true
+		if g, ok := o.h.Group(t.group); ok {
+			g.post(func() { g.unreachable(t.to, t.snap) })
+		}
+	}
+}
+
+func className(c wire.Class) string {
+	if c == wire.ClassBulk {
+		return "bulk"
+	}
+	return "control"
+}
