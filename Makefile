@@ -1,0 +1,70 @@
+# Skein: build, test and measure. `make help` lists the targets.
+
+GO          ?= go
+BIN         := bin/skein
+VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS     := -s -w -X main.version=$(VERSION)
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+# Packages whose tests are worth running under the race detector and fast enough for it: those with goroutines.
+RACE     := ./flow/... ./gossip/... ./transport/... ./node/... ./testnet/check
+FUZZTIME ?= 10s
+BENCH    ?= .
+PAIRS    ?= 5
+ROWS     ?= .
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
+
+.PHONY: build
+build: ## build the static binary ./bin/skein
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/skein
+
+.PHONY: test
+test: ## run all tests
+	$(GO) test ./...
+
+.PHONY: race
+race: ## run the concurrent packages' tests under the race detector
+	@if command -v $${CC:-cc} >/dev/null; then set -x; CGO_ENABLED=1 $(GO) test -race $(RACE); \
+	else echo "race: skipped, for the race detector needs a C compiler and there is none"; fi
+
+.PHONY: fuzz
+fuzz: ## run every fuzz target for FUZZTIME (default 10s) each
+	@set -e; grep -rlE '^func Fuzz' --include='*_test.go' . | xargs -n1 dirname | sort -u | while read -r dir; do \
+		grep -hoE '^func Fuzz[A-Za-z0-9_]*' "$$dir"/*_test.go | sed 's/^func //' | while read -r target; do \
+			echo "$$dir $$target"; \
+			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$dir"; \
+		done; \
+	done
+
+.PHONY: bench
+bench: ## run the Go benchmarks that match BENCH (default: all)
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./...
+
+.PHONY: bench-peers
+bench-peers: build ## the same load on three Skein nodes and on three NATS servers; PAIRS=5 ROWS=regexp OUT=file.json
+	cd testnet/bench && $(GO) build -o ../../bin/ ./cmd/...
+	./bin/bench-peers -skein $(BIN) -natsd ./bin/natsd -pairs $(PAIRS) -rows '$(ROWS)' $(if $(OUT),-out $(OUT))
+
+.PHONY: demo
+demo: build ## start a local mesh of three nodes (Ctrl-C ends it)
+	./$(BIN) dev
+
+.PHONY: lint
+lint: ## gofmt, go vet, go mod tidy -diff, staticcheck
+	@out=$$(gofmt -l .); if [ -n "$$out" ]; then echo "not formatted: gofmt -w" $$out; exit 1; fi
+	$(GO) vet ./...
+	$(GO) mod tidy -diff
+	$(GO) run $(STATICCHECK) ./...
+	cd testnet/bench && $(GO) vet ./... && $(GO) mod tidy -diff
+
+.PHONY: check
+check: lint build test race ## all that CI runs
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin
