@@ -1,0 +1,147 @@
+package node
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/skeinmesh/skein/ring"
+)
+
+const (
+	identityFile   = "node.json"
+	identityFormat = 1
+)
+
+// identity is what a data directory says about its node. It is rewritten, with a sync, at every start.
+type identity struct {
+	Format    int         `json:"format"`
+	NodeID    ring.NodeID `json:"node_id"`
+	MeshID    ring.MeshID `json:"mesh_id"` // zero until the node founded or joined a mesh
+	ClusterID string      `json:"cluster_id"`
+	// Founding: the mesh id was chosen here, and the catalog may not be complete yet.
+	Founding bool `json:"founding,omitempty"`
+	// Boot counts the starts on this directory; a peer that remembers a higher count knows that an older copy was put back.
+	Boot  uint64 `json:"boot"`
+	Nonce uint64 `json:"nonce"`
+}
+
+// dataDir is the opened, locked data directory.
+type dataDir struct {
+	path string
+	id   identity
+	lock *os.File
+}
+
+// openDataDir locks the directory, reads or makes the identity, and counts this start.
+func openDataDir(path, clusterID string) (*dataDir, error) {
+	if err := os.MkdirAll(path, 0o750); err != nil {
+		return nil, fmt.Errorf("data_dir: %w", err)
+	}
+	lock, err := lockFile(filepath.Join(path, "lock"))
+	if err != nil {
+		return nil, fmt.Errorf("data_dir: %s is in use by another node: stop it, or give this one its own directory: %w", path, err)
+	}
+	d := &dataDir{path: path, lock: lock}
+	if err := d.load(clusterID); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return d, nil
+}
+
+func (d *dataDir) load(clusterID string) error {
+	raw, err := os.ReadFile(filepath.Join(d.path, identityFile))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if err := refuseForeignFiles(d.path); err != nil {
+			return err
+		}
+		d.id = identity{Format: identityFormat, NodeID: ring.NewNodeID(), ClusterID: clusterID}
+	case err != nil:
+		return fmt.Errorf("data_dir: %w", err)
+	default:
+		if err := json.Unmarshal(raw, &d.id); err != nil || d.id.NodeID.IsZero() {
+			return fmt.Errorf("data_dir: %s is damaged (%v): restore it, or set the directory aside and let the node join as a new one",
+				filepath.Join(d.path, identityFile), err)
+		}
+		if d.id.Format != identityFormat {
+			return fmt.Errorf("data_dir: format %d was written by another version of skein; this one reads format %d", d.id.Format, identityFormat)
+		}
+		if d.id.ClusterID != clusterID {
+			return fmt.Errorf("data_dir: %s belongs to cluster_id %q, the configuration says %q: use the right directory or set cluster_id back",
+				d.path, d.id.ClusterID, clusterID)
+		}
+	}
+	d.id.Boot++
+	var nonce [8]byte
+	_, _ = rand.Read(nonce[:]) // never fails
+	d.id.Nonce = binary.LittleEndian.Uint64(nonce[:])
+	return d.save()
+}
+
+// refuseForeignFiles: a directory without an identity but with data is not empty, it is damaged.
+func refuseForeignFiles(path string) error {
+	for _, sub := range []string{"journal", "state", "partitions"} {
+		if _, err := os.Stat(filepath.Join(path, sub)); err == nil {
+			return fmt.Errorf("data_dir: %s has data (%s) but no %s: restore that file, or set the directory aside and let the node join as a new one",
+				path, sub, identityFile)
+		}
+	}
+	return nil
+}
+
+// save replaces the identity file, durably.
+func (d *dataDir) save() error {
+	raw, err := json.MarshalIndent(d.id, "", "  ")
+	if err != nil {
+		return err
+	}
+	tmp := filepath.Join(d.path, identityFile+".new")
+	if err := writeSynced(tmp, append(raw, '\n')); err != nil {
+		return fmt.Errorf("data_dir: %w", err)
+	}
+	if err := os.Rename(tmp, filepath.Join(d.path, identityFile)); err != nil {
+		return fmt.Errorf("data_dir: %w", err)
+	}
+	dir, err := os.Open(d.path)
+	if err != nil {
+		return fmt.Errorf("data_dir: %w", err)
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+func writeSynced(path string, b []byte) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o640)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// setMesh remembers the mesh that this node founded or joined.
+func (d *dataDir) setMesh(m ring.MeshID, founding bool) error {
+	d.id.MeshID, d.id.Founding = m, founding
+	return d.save()
+}
+
+// close frees the directory for another process.
+func (d *dataDir) close() error { return d.lock.Close() }
+
+func lockFile(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o640)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
