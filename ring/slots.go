@@ -66,7 +66,7 @@ func unitsOf(ms []Member) []unit {
 	if eligible == 0 {
 		return nil
 	}
-	most := min(maxUnits, max(2, 256/eligible)) // keep the ring small where there are many members
+	most := min(maxUnits, max(2, 1024/eligible)) // keep the ring small where there are many members
 	exact := largest/divisor <= most
 	units := make([]unit, 0, eligible)
 	for i, m := range ms {
