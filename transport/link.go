@@ -1,0 +1,283 @@
+package transport
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/transport/wire"
+)
+
+// peer is one other node that gossip named: its address and the two links to it.
+type peer struct {
+	id     ring.NodeID
+	links  [2]*link
+	cancel context.CancelFunc
+}
+
+// link keeps one outgoing connection of one class to a peer: dial, run, back off, dial again.
+type link struct {
+	p     *Peers
+	id    ring.NodeID
+	class wire.Class
+	kick  chan struct{} // dial now
+
+	mu      sync.Mutex
+	addr    string
+	sess    *session
+	attempt chan struct{} // closed when the attempt under way, or about to start, ends; nil: none is
+	began   time.Time     // of the attempt
+	abort   context.CancelFunc
+	lastErr error
+	since   time.Time // of the present state
+}
+
+// freshAttempt is how old an attempt must be before news of the peer restarts it.
+const freshAttempt = 100 * time.Millisecond
+
+// hurry makes the link dial at once instead of waiting out its backoff or a stale attempt.
+func (l *link) hurry() {
+	l.mu.Lock()
+	if l.sess == nil && l.abort != nil && time.Since(l.began) > freshAttempt {
+		l.abort()
+	}
+	idle := l.sess == nil
+	l.mu.Unlock()
+	if idle {
+		select {
+		case l.kick <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// move points the link to another address.
+func (l *link) move(addr string) {
+	l.mu.Lock()
+	if l.addr == addr {
+		l.mu.Unlock()
+		return
+	}
+	l.addr = addr
+	sess := l.sess
+	if l.abort != nil {
+		l.abort()
+	}
+	l.mu.Unlock()
+	if sess != nil {
+		sess.conn.Close(CloseReplaced, "the node has another address")
+	}
+	l.hurry()
+}
+
+// current is the working session, waiting for an attempt under way but not for a backoff.
+func (l *link) current(ctx context.Context) (*session, error) {
+	for {
+		l.mu.Lock()
+		sess, attempt, err := l.sess, l.attempt, l.lastErr
+		l.mu.Unlock()
+		if sess != nil {
+			return sess, nil
+		}
+		if attempt == nil {
+			return nil, unreachable(l.id, err)
+		}
+		select {
+		case <-attempt:
+		case <-ctx.Done():
+			return nil, unreachable(l.id, context.Cause(ctx))
+		}
+	}
+}
+
+func unreachable(id ring.NodeID, err error) *wire.Error {
+	return &wire.Error{Kind: wire.KindUnavailable, Op: "reach node", Detail: "node " + id.String() + " cannot be reached", Err: err}
+}
+
+// session is the working session or nil, at once.
+func (l *link) session() *session {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.sess
+}
+
+func (l *link) run(ctx context.Context) {
+	backoff := l.p.cfg.BackoffMin
+	for ctx.Err() == nil {
+		sess, err := l.dial(ctx)
+		if err == nil {
+			backoff = l.p.cfg.BackoffMin
+			l.serve(ctx, sess)
+			continue
+		}
+		wait := backoff/2 + rand.N(backoff)
+		if r, ok := errors.AsType[*refusal](err); ok && r.code != RefusedNode {
+			wait = l.p.cfg.BackoffMax // it will not change soon
+		}
+		if l.pause(ctx, wait) {
+			backoff = l.p.cfg.BackoffMin
+		} else {
+			backoff = min(2*backoff, l.p.cfg.BackoffMax)
+		}
+	}
+}
+
+// pause waits; true when it was told to hurry.
+func (l *link) pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-l.kick:
+		return true
+	case <-ctx.Done():
+	}
+	return false
+}
+
+// dial makes one attempt and publishes its result.
+func (l *link) dial(ctx context.Context) (*session, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.p.cfg.DialTimeout)
+	defer cancel()
+	l.mu.Lock()
+	if l.attempt == nil {
+		l.attempt = make(chan struct{})
+	}
+	l.abort, l.began = cancel, time.Now()
+	addr := l.addr
+	l.mu.Unlock()
+	select { // what hurried before this attempt is served by it
+	case <-l.kick:
+	default:
+	}
+	sess, err := l.p.connect(ctx, l.id, addr, l.class)
+	l.mu.Lock()
+	if err == nil && l.addr != addr {
+		err = errors.New("the node has another address")
+		sess.conn.Close(CloseReplaced, err.Error())
+		sess = nil
+	}
+	if sess != nil {
+		l.since = time.Now()
+	}
+	close(l.attempt)
+	l.sess, l.lastErr, l.attempt, l.abort = sess, err, nil, nil
+	l.mu.Unlock()
+	l.p.dialed(l, addr, err)
+	return sess, err
+}
+
+// serve runs a session to its end.
+func (l *link) serve(ctx context.Context, sess *session) {
+	stop := context.AfterFunc(ctx, func() { sess.conn.Close(CloseNormal, "closing") })
+	defer stop()
+	l.p.changed(l, true, nil)
+	err := sess.run(l.p.cfg.PingInterval, l.p.cfg.PingTimeout)
+	l.mu.Lock()
+	l.sess, l.lastErr, l.since = nil, err, time.Now()
+	if ctx.Err() == nil {
+		l.attempt = make(chan struct{}) // the next attempt follows at once: calls wait for it
+	}
+	l.mu.Unlock()
+	l.p.changed(l, false, err)
+}
+
+// connect dials addr and exchanges hellos.
+func (p *Peers) connect(ctx context.Context, id ring.NodeID, addr string, class wire.Class) (*session, error) {
+	conn, err := p.ep.Dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	sess, err := p.greet(ctx, conn, id, class)
+	if err != nil {
+		if ce, ok := errors.AsType[*CloseError](conn.Err()); ok {
+			if r := asRefusal(ce); r != nil {
+				return nil, r
+			}
+		}
+		if r, ok := errors.AsType[*refusal](err); ok {
+			conn.Close(CloseRefused, r.closeReason())
+			return nil, err
+		}
+		if cause := conn.Err(); cause != nil {
+			err = cause
+		}
+		conn.Close(CloseProtocol, "the hello failed")
+		return nil, err
+	}
+	return sess, nil
+}
+
+func (p *Peers) greet(ctx context.Context, conn Conn, id ring.NodeID, class wire.Class) (*session, error) {
+	ctl, err := conn.OpenStream(ctx)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { ctl.Reset(0) })
+	defer stop()
+	self := p.self()
+	b, err := wire.Marshal(self.hello(id, class))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := writeFrame(ctl, wire.Header{Type: wire.FrameHello}, b); err != nil {
+		return nil, err
+	}
+	h, err := readHello(ctl)
+	if err != nil {
+		return nil, err
+	}
+	if r := self.check(h, conn.Peer()); r != nil {
+		return nil, r
+	}
+	if h.Node != id {
+		return nil, refuse(RefusedNode, "%s looked for node %s but found %s; it will try again when gossip knows the new address",
+			label(self.Name, self.NodeID), id, label(h.Name, h.Node))
+	}
+	if r := p.remember(h); r != nil {
+		return nil, r
+	}
+	if !stop() {
+		return nil, ctx.Err()
+	}
+	cl := className(class)
+	return &session{conn: conn, ctl: ctl, class: class, peer: h, m: p.m, start: time.Now(),
+		out: newLane(p.cfg.SendQueueBytes, p.cfg.SendQueueFrames, p.m.queued.WithLabelValues(cl))}, nil
+}
+
+// readHello reads one hello, unbuffered: other frames follow on the stream.
+func readHello(r io.Reader) (hello, error) {
+	var out hello
+	h, err := wire.ReadHeader(r)
+	if err != nil {
+		return out, err
+	}
+	if h.Type != wire.FrameHello || h.Length > maxHello {
+		return out, wire.Errorf(wire.KindCorrupt, "", "frame type %d of %d bytes where a hello was expected", h.Type, h.Length)
+	}
+	return readHelloBody(bufio.NewReaderSize(io.LimitReader(r, int64(h.Length)), 512), h)
+}
+
+func readHelloBody(r io.Reader, h wire.Header) (hello, error) {
+	var out hello
+	if h.Length > maxHello {
+		return out, wire.Errorf(wire.KindCorrupt, "", "hello of %d bytes", h.Length)
+	}
+	b, err := wire.ReadBody(r, h.Length)
+	if err != nil {
+		return out, err
+	}
+	if err := wire.Unmarshal(b, &out); err != nil {
+		return out, err
+	}
+	if out.Class > wire.ClassBulk || out.Node.IsZero() || len(out.Cluster) > 256 {
+		return out, fmt.Errorf("a hello with fields out of bounds")
+	}
+	return out, nil
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package quicnet
+
+import "net"
+
+func raiseBuffers(*net.UDPConn, func(string, ...any)) {}
