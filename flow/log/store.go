@@ -40,7 +40,7 @@ var _ Store = (*PebbleStore)(nil)
 
 // storeFormat is the newest format of the Pebble release in use. It is named, so that a newer release does not change what is on
 // disk, and with it the way back, unasked.
-const storeFormat = pebble.FormatNewest
+const storeFormat = pebble.FormatValueSeparation
 
 // OpenStore opens the store in cfg.Dir, or makes an empty one.
 func OpenStore(cfg StoreConfig) (*PebbleStore, error) {
