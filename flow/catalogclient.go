@@ -1,0 +1,262 @@
+package flow
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/skeinmesh/skein/flow/catalog"
+	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/transport/wire"
+)
+
+// catalogOp says what a MethodCatalog request asks. Append only.
+type catalogOp uint8
+
+const (
+	opCatalogGet     catalogOp = 1
+	opCatalogList    catalogOp = 2
+	opCatalogCommand catalogOp = 3 // Entry holds a catalog entry
+	opCatalogFates   catalogOp = 4 // which of IDs are alive
+)
+
+type catalogRequest struct {
+	Op    catalogOp       `msgpack:"o"`
+	Shard int             `msgpack:"s"`
+	Name  string          `msgpack:"n,omitempty"`
+	After string          `msgpack:"a,omitempty"` // list: names after this one
+	Entry []byte          `msgpack:"e,omitempty"`
+	IDs   []ring.StreamID `msgpack:"i,omitempty"`
+}
+
+type catalogResponse struct {
+	Stream  *catalog.Stream `msgpack:"s,omitempty"`
+	Created bool            `msgpack:"c,omitempty"`
+	Streams [][]byte        `msgpack:"l,omitempty"` // each a catalog.Stream
+	More    bool            `msgpack:"m,omitempty"`
+	Dead    []ring.StreamID `msgpack:"d,omitempty"`
+}
+
+// Bounds of one catalog answer and of the cache.
+const (
+	listPageBytes    = 1 << 20
+	maxFates         = 1024
+	maxCachedStreams = 10_000
+	// cacheFresh is how long a definition is used without asking; cacheStale how long it is used while the catalog does not
+	// answer, so that publishing goes on through a catalog failover. Partitions check everything themselves.
+	cacheFresh = 2 * time.Second
+	cacheStale = 10 * time.Minute
+)
+
+// catalogClient reads and changes the catalog through the shards' owners, and caches definitions for the hot path.
+type catalogClient struct {
+	b *Broker
+
+	mu     sync.Mutex
+	cached map[string]*cachedStream
+}
+
+type cachedStream struct {
+	stream     *catalog.Stream
+	at         time.Time
+	refreshing bool
+}
+
+func newCatalogClient(b *Broker) *catalogClient {
+	return &catalogClient{b: b, cached: map[string]*cachedStream{}}
+}
+
+func (c *catalogClient) shardOf(name string) int {
+	return ring.CatalogShard(name, c.b.cfg.CatalogShards)
+}
+
+// ask sends a request to the owner of its shard. safe: it may be repeated when its outcome is unknown.
+func (c *catalogClient) ask(ctx context.Context, req catalogRequest, safe bool) (resp catalogResponse, err error) {
+	body, err := wire.Marshal(&req)
+	if err != nil {
+		return resp, err
+	}
+	g := ring.CatalogGroup(c.b.cfg.Mesh(), req.Shard)
+	err = c.b.withOwner(ctx, g, nil, safe, func(ctx context.Context, owner ring.NodeID) error {
+		answer, err := c.b.cfg.Peers.Call(ctx, owner, wire.ClassControl, wire.MethodCatalog, body)
+		if err != nil {
+			return err
+		}
+		return wire.Unmarshal(answer, &resp)
+	})
+	return resp, err
+}
+
+// get reads a definition from the shard's owner, past every write acknowledged before.
+func (c *catalogClient) get(ctx context.Context, name string) (*catalog.Stream, error) {
+	resp, err := c.ask(ctx, catalogRequest{Op: opCatalogGet, Shard: c.shardOf(name), Name: name}, true)
+	if err != nil {
+		if wire.KindOf(err) == wire.KindNotFound {
+			c.gone(name)
+		}
+		return nil, err
+	}
+	c.put(name, resp.Stream)
+	return resp.Stream, nil
+}
+
+// lookup is get through the cache, for the hot path: at most cacheFresh old while the catalog answers.
+func (c *catalogClient) lookup(ctx context.Context, name string) (*catalog.Stream, error) {
+	now := time.Now()
+	c.mu.Lock()
+	e := c.cached[name]
+	if e != nil && now.Sub(e.at) < cacheStale {
+		if now.Sub(e.at) >= cacheFresh && !e.refreshing {
+			e.refreshing = c.b.spawn(func(life context.Context) { c.refresh(life, name, e) })
+		}
+		c.mu.Unlock()
+		return e.stream, nil
+	}
+	c.mu.Unlock()
+	return c.get(ctx, name)
+}
+
+// refresh asks again in the background; only a certain answer changes the cache.
+func (c *catalogClient) refresh(ctx context.Context, name string, e *cachedStream) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	_, _ = c.get(ctx, name) // an error other than not-found leaves the old definition, by design
+	c.mu.Lock()
+	e.refreshing = false
+	c.mu.Unlock()
+}
+
+// put remembers a definition; nil forgets it. The publish sessions of an incarnation that is no more are ended.
+func (c *catalogClient) put(name string, s *catalog.Stream) {
+	c.mu.Lock()
+	old := c.cached[name]
+	if s == nil {
+		delete(c.cached, name)
+	} else {
+		if len(c.cached) >= maxCachedStreams {
+			clear(c.cached)
+		}
+		c.cached[name] = &cachedStream{stream: s, at: time.Now()}
+	}
+	c.mu.Unlock()
+	if s != nil && old != nil && old.stream.ID != s.ID {
+		c.b.dropSessions(old.stream)
+	}
+}
+
+// gone notes that the catalog does not know the stream.
+func (c *catalogClient) gone(name string) {
+	c.mu.Lock()
+	old := c.cached[name]
+	delete(c.cached, name)
+	c.mu.Unlock()
+	if old != nil {
+		c.b.dropSessions(old.stream)
+	}
+}
+
+// command proposes a catalog command. It may be repeated: creation carries its incarnation id, updates their version.
+func (c *catalogClient) command(ctx context.Context, name string, cmd catalog.Command, safe bool) (catalogResponse, error) {
+	entry, err := catalog.Encode(cmd)
+	if err != nil {
+		return catalogResponse{}, err
+	}
+	resp, err := c.ask(ctx, catalogRequest{Op: opCatalogCommand, Shard: c.shardOf(name), Name: name, Entry: entry}, safe)
+	c.put(name, nil)
+	return resp, err
+}
+
+// listShard reads all definitions of one shard.
+func (c *catalogClient) listShard(ctx context.Context, shard int) ([]*catalog.Stream, error) {
+	var out []*catalog.Stream
+	after := ""
+	for {
+		resp, err := c.ask(ctx, catalogRequest{Op: opCatalogList, Shard: shard, After: after}, true)
+		if err != nil {
+			return nil, err
+		}
+		for _, raw := range resp.Streams {
+			s := new(catalog.Stream)
+			if err := wire.Unmarshal(raw, s); err != nil {
+				return nil, err
+			}
+			out = append(out, s)
+			after = s.Name
+		}
+		if !resp.More || len(resp.Streams) == 0 {
+			return out, nil
+		}
+	}
+}
+
+// HandleCatalog answers MethodCatalog on the shard's owner.
+func (b *Broker) HandleCatalog(ctx context.Context, _ ring.NodeID, body []byte) ([]byte, error) {
+	var req catalogRequest
+	if err := wire.Unmarshal(body, &req); err != nil {
+		return nil, err
+	}
+	if req.Shard < 0 || req.Shard >= b.cfg.CatalogShards {
+		return nil, wire.Errorf(wire.KindInvalid, "", "catalog shard %d of %d does not exist", req.Shard, b.cfg.CatalogShards)
+	}
+	g, err := b.localOwner(ring.CatalogGroup(b.cfg.Mesh(), req.Shard))
+	if err != nil {
+		return nil, err
+	}
+	shard, ok := g.StateMachine().(*catalog.Machine)
+	if !ok {
+		return nil, wire.Errorf(wire.KindInternal, "", "group %s is no catalog shard", g.Status().Group)
+	}
+	var resp catalogResponse
+	if req.Op == opCatalogCommand {
+		resp, err = b.runCatalogCommand(ctx, g, req)
+	} else if err = g.ReadIndex(ctx); err == nil {
+		resp, err = readCatalog(shard, req)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return wire.Marshal(&resp)
+}
+
+func readCatalog(shard *catalog.Machine, req catalogRequest) (resp catalogResponse, err error) {
+	switch req.Op {
+	case opCatalogGet:
+		s, ok := shard.Get(req.Name)
+		if !ok {
+			return resp, streamNotFound(req.Name)
+		}
+		resp.Stream = s
+	case opCatalogList:
+		size := 0
+		for _, s := range shard.List() {
+			if s.Name <= req.After {
+				continue
+			}
+			raw, err := wire.Marshal(s)
+			if err != nil {
+				return resp, err
+			}
+			if size += len(raw); size > listPageBytes && len(resp.Streams) > 0 {
+				resp.More = true
+				break
+			}
+			resp.Streams = append(resp.Streams, raw)
+		}
+	case opCatalogFates:
+		if len(req.IDs) > maxFates {
+			return resp, wire.Errorf(wire.KindInvalid, "", "%d stream ids asked at once; at most %d", len(req.IDs), maxFates)
+		}
+		for _, id := range req.IDs {
+			if shard.Fate(id) != catalog.FateAlive {
+				resp.Dead = append(resp.Dead, id)
+			}
+		}
+	default:
+		return resp, wire.Errorf(wire.KindInvalid, "", "catalog operation %d is not known to this version", req.Op)
+	}
+	return resp, nil
+}
+
+func streamNotFound(name string) error {
+	return wire.Errorf(wire.KindNotFound, wire.CodeStreamNotFound, "stream %q does not exist; create it with PUT /v1/streams/%s", name, name)
+}

@@ -1,0 +1,204 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"time"
+
+	"github.com/skeinmesh/skein/flow/catalog"
+	"github.com/skeinmesh/skein/flow/partition"
+	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/transport/wire"
+)
+
+// feed reads one partition for one subscription: from the replica here where there is one, else from the owner or another
+// replica, moving on to the next one when a source fails. It reads only while its subscription has room.
+type feed struct {
+	sub   *subscription
+	part  *catalog.Partition
+	next  uint64  // offset to read next
+	end   *uint64 // stop before this offset; nil: never
+	chunk int     // bytes to read at once
+	tries int
+}
+
+// source is one place to read a partition from.
+type source interface {
+	// read waits for batches that hold offset from or later ones. They stay valid until the chunk was delivered.
+	read(ctx context.Context, from uint64, maxBytes int) ([]framed, error)
+	close()
+}
+
+// run reads until the end, a final error, or the subscription's end.
+func (f *feed) run() {
+	ctx := f.sub.ctx
+	for ctx.Err() == nil {
+		if f.end != nil && f.next >= *f.end {
+			f.sub.chunks <- chunk{part: f.part.ID, done: true}
+			return
+		}
+		src, err := f.open(ctx)
+		if err == nil {
+			err = f.drainSource(ctx, src)
+			src.close()
+		}
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		if final(err) {
+			f.sub.chunks <- chunk{part: f.part.ID, err: err}
+			return
+		}
+		f.sub.b.metrics.feedRetries.Inc()
+		f.tries++
+		d := min(retryFirst<<min(f.tries, 8), 4*retryCap)
+		_ = sleep(ctx, d/2+rand.N(d/2+1)) // the loop looks at ctx
+	}
+}
+
+// final errors end the subscription: another replica would say the same.
+func final(err error) bool {
+	switch wire.KindOf(err) {
+	case wire.KindInvalid:
+		return true
+	case wire.KindNotFound:
+		return wire.CodeOf(err) == wire.CodeOffsetExpired
+	}
+	return false
+}
+
+// drainSource reads from one source until the end or an error.
+func (f *feed) drainSource(ctx context.Context, src source) error {
+	for f.end == nil || f.next < *f.end {
+		batches, err := src.read(ctx, f.next, f.chunk)
+		if err != nil {
+			return err
+		}
+		batches = f.clip(batches)
+		if len(batches) == 0 {
+			continue
+		}
+		select {
+		case f.sub.tokens <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		f.sub.chunks <- chunk{part: f.part.ID, batches: batches, from: f.next, token: true}
+		f.next = batches[len(batches)-1].Meta.Next()
+		f.tries = 0
+	}
+	return nil
+}
+
+// clip drops whole batches at or after the end. A batch that crosses the end is delivered whole: the end was a moment between
+// two batches, so none does.
+func (f *feed) clip(batches []framed) []framed {
+	if f.end == nil {
+		return batches
+	}
+	for i := range batches {
+		if batches[i].Meta.Base >= *f.end {
+			f.next = max(f.next, *f.end)
+			return batches[:i]
+		}
+	}
+	return batches
+}
+
+// open finds a source: the local replica, the owner, any other founder.
+func (f *feed) open(ctx context.Context) (source, error) {
+	b := f.sub.b
+	if p, ok := b.localPartition(f.part.Group); ok && f.tries%4 != 3 {
+		return &localSource{p: p}, nil
+	}
+	owner, ok := b.owners.guess(f.part.Group)
+	if !ok || f.tries%2 == 1 {
+		owner, ok = b.anyOf(f.part.Group, foundersOf(f.part), f.tries)
+	}
+	if !ok {
+		return nil, noOwner(f.part.Group, nil)
+	}
+	return openRemote(ctx, b, owner, f.part.Group, f.next, int64(f.chunk))
+}
+
+// localSource reads the replica on this node.
+type localSource struct{ p *partition.Partition }
+
+func (l *localSource) read(ctx context.Context, from uint64, maxBytes int) ([]framed, error) {
+	raw, err := readPartition(ctx, l.p, from, maxBytes)
+	if err != nil {
+		return nil, err
+	}
+	return split(raw)
+}
+
+func (l *localSource) close() {}
+
+// readPartition waits until the partition has something at from, then reads.
+func readPartition(ctx context.Context, p *partition.Partition, from uint64, maxBytes int) ([]byte, error) {
+	for {
+		grown := p.Wait(from)
+		raw, err := p.Read(from, maxBytes)
+		if err != nil || len(raw) > 0 {
+			return raw, err
+		}
+		select {
+		case <-grown:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// remoteSource reads a replica on another node, which sends as far as it has credit.
+type remoteSource struct {
+	st     wire.Stream
+	taken  int64 // bytes received and not yet given back as credit
+	cancel context.CancelFunc
+}
+
+func openRemote(ctx context.Context, b *Broker, node ring.NodeID, g ring.GroupID, from uint64, credit int64) (source, error) {
+	hello, err := wire.Marshal(&subscribeHello{Group: g, From: from, Credit: credit})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	patience := time.AfterFunc(attemptTimeout, cancel)
+	st, err := b.cfg.Peers.Open(ctx, node, wire.ClassBulk, wire.MethodSubscribe, hello)
+	patience.Stop()
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	return &remoteSource{st: st, cancel: cancel}, nil
+}
+
+// read gives credit for what was delivered before, then waits for the next batch.
+func (r *remoteSource) read(ctx context.Context, _ uint64, _ int) ([]framed, error) {
+	if r.taken > 0 {
+		b, err := wire.Marshal(&creditFrame{Credit: r.taken})
+		if err != nil {
+			return nil, err
+		}
+		if err := r.st.Send(ctx, b); err != nil {
+			return nil, err
+		}
+		r.taken = 0
+	}
+	frame, err := r.st.Recv(ctx)
+	if err != nil {
+		if errors.Is(err, io.EOF) {
+			err = &wire.Error{Kind: wire.KindClosed, Detail: "the replica ended the read"}
+		}
+		return nil, err
+	}
+	r.taken += int64(len(frame))
+	return split(frame)
+}
+
+func (r *remoteSource) close() {
+	_ = r.st.Close(nil)
+	r.cancel()
+}

@@ -1,0 +1,92 @@
+package flow
+
+import (
+	"context"
+	"time"
+
+	"github.com/skeinmesh/skein/flow/catalog"
+	"github.com/skeinmesh/skein/flow/partition"
+	"github.com/skeinmesh/skein/flow/replica"
+	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/transport/wire"
+)
+
+// maintain is the owners' housekeeping: old batches are trimmed by committed entries, and a stream's changed limits reach its
+// partitions. Only the owner of a partition acts on it.
+func (b *Broker) maintain(ctx context.Context) error {
+	t := time.NewTicker(b.cfg.MaintainEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-t.C:
+		}
+		for _, g := range b.cfg.Groups.Groups() {
+			st := g.Status()
+			if st.Kind != replica.KindPartition || st.Role != replica.RoleOwner || !st.Ready {
+				continue
+			}
+			if p, ok := g.StateMachine().(*partition.Partition); ok {
+				b.maintainOne(ctx, g, p)
+			}
+		}
+	}
+}
+
+func (b *Broker) maintainOne(ctx context.Context, g *replica.Group, p *partition.Partition) {
+	now := b.cfg.Now().UnixMilli()
+	var entry []byte
+	start, ok, err := p.RetentionTrim(now)
+	if err != nil {
+		b.log.Warn("retention cannot be worked out", "group", g.Status().Group, "err", err)
+		return
+	}
+	if ok {
+		entry = partition.EncodeTrim(nil, start, now)
+		b.log.Debug("trimming a partition", "group", g.Status().Group, "start", start)
+	} else if limits, ok := b.changedLimits(ctx, p); ok {
+		if entry, err = partition.EncodeConfig(nil, limits, now); err != nil {
+			b.log.Error("a stream's config does not fit its partition", "group", g.Status().Group, "err", err)
+			return
+		}
+	}
+	if entry == nil {
+		return
+	}
+	if err := g.Propose(entry, func(replica.Outcome) {}); err != nil {
+		b.log.Debug("maintenance entry not proposed; the next turn tries again", "err", err)
+	}
+}
+
+// changedLimits compares a partition's limits with its stream's config, as far as the config is known here already.
+func (b *Broker) changedLimits(ctx context.Context, p *partition.Partition) (partition.Limits, bool) {
+	spec := p.Spec()
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	s, err := b.catalog.lookup(ctx, spec.Name)
+	if err != nil || s.ID != spec.Stream {
+		return partition.Limits{}, false
+	}
+	want := limitsOf(s.Config)
+	return want, want != spec.Limits
+}
+
+// limitsOf is the part of a partition's spec that follows its stream's config. A stream's bytes are divided over its partitions.
+func limitsOf(cfg StreamConfig) partition.Limits {
+	l := partition.Limits{DedupeWindowMS: cfg.DedupeWindowMS, RetentionMS: cfg.RetentionMS, RetentionBytes: cfg.RetentionBytes,
+		MaxEventBytes: cfg.MaxEventBytes, Replicas: cfg.Replicas, MinCopies: cfg.MinCopies}
+	if l.RetentionBytes > 0 {
+		l.RetentionBytes = max(l.RetentionBytes/int64(cfg.Partitions), 1)
+	}
+	return l
+}
+
+func specOf(cmd *catalog.CreateStream, id ring.PartitionID, r ring.Range) ([]byte, error) {
+	s := partition.Spec{Stream: cmd.ID, Name: cmd.Name, Partition: id, Range: r, Seed: cmd.Seed, Limits: limitsOf(cmd.Config)}
+	b, err := s.Encode()
+	if err != nil {
+		return nil, &wire.Error{Kind: wire.KindInvalid, Op: "create stream " + cmd.Name, Err: err}
+	}
+	return b, nil
+}

@@ -1,0 +1,144 @@
+package flow
+
+import (
+	"context"
+	"crypto/rand"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/skeinmesh/skein/flow/catalog"
+	"github.com/skeinmesh/skein/flow/replica"
+	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/transport/wire"
+)
+
+// Create makes a stream; see Streams.
+func (b *Broker) Create(ctx context.Context, name string, cfg StreamConfig, mode CreateMode) (StreamInfo, bool, error) {
+	cmd, err := b.newStream(name, cfg.WithDefaults(), mode)
+	if err != nil {
+		return StreamInfo{}, false, err
+	}
+	resp, err := b.catalog.command(ctx, name, cmd, true)
+	if err != nil {
+		return StreamInfo{}, false, err
+	}
+	b.catalog.put(name, resp.Stream)
+	return b.info(resp.Stream), resp.Created, nil
+}
+
+// newStream chooses everything that is random, timed or placed about a new stream.
+func (b *Broker) newStream(name string, cfg StreamConfig, mode CreateMode) (catalog.CreateStream, error) {
+	if err := cfg.Validate(); err != nil {
+		return catalog.CreateStream{}, err
+	}
+	cmd := catalog.CreateStream{Name: name, ID: ring.NewStreamID(), Config: cfg, NowMS: b.cfg.Now().UnixMilli()}
+	if mode == CreateOnly {
+		cmd.Mode = catalog.CreateOnly
+	}
+	_, _ = rand.Read(cmd.Seed[:]) // never fails: crypto/rand ends the process instead
+	for i, r := range ring.EvenRanges(cfg.Partitions) {
+		id := ring.PartitionID(i)
+		g := ring.PartitionGroup(cmd.ID, id)
+		spec, err := specOf(&cmd, id, r)
+		if err != nil {
+			return cmd, err
+		}
+		birth := replica.Birth{Group: g, Kind: replica.KindPartition, Spec: spec, Members: founders(b.cfg.Directory.Replicas(g, cfg.Replicas))}
+		if len(birth.Members) == 0 {
+			return cmd, wire.Errorf(wire.KindUnavailable, wire.CodeNoQuorum, "no live node to place partition %d on", i)
+		}
+		cmd.Partitions = append(cmd.Partitions, catalog.Partition{ID: id, Range: r, Group: g, State: catalog.Open, Birth: birth})
+	}
+	return cmd, nil
+}
+
+// founders numbers the founding replicas; of two nodes the second is a learner, because two voters tolerate no loss.
+func founders(nodes []ring.NodeID) []replica.Member {
+	members := make([]replica.Member, len(nodes))
+	for i, n := range nodes {
+		members[i] = replica.Member{ID: ring.ReplicaID(i + 1), Node: n, Learner: len(nodes) == 2 && i == 1}
+	}
+	return members
+}
+
+// Get reads a stream's definition; see Streams.
+func (b *Broker) Get(ctx context.Context, name string) (StreamInfo, error) {
+	s, err := b.catalog.get(ctx, name)
+	if err != nil {
+		return StreamInfo{}, err
+	}
+	return b.info(s), nil
+}
+
+// List reads all definitions, by name; see Streams.
+func (b *Broker) List(ctx context.Context) ([]StreamInfo, error) {
+	shards := make([][]*catalog.Stream, b.cfg.CatalogShards)
+	g, gctx := errgroup.WithContext(ctx)
+	for i := range shards {
+		g.Go(func() (err error) {
+			shards[i], err = b.catalog.listShard(gctx, i)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	var out []StreamInfo
+	for _, s := range slices.Concat(shards...) {
+		out = append(out, b.info(s))
+	}
+	slices.SortFunc(out, func(a, b StreamInfo) int { return strings.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+// Update replaces the mutable part of a config; see Streams.
+func (b *Broker) Update(ctx context.Context, name string, version uint64, cfg StreamConfig) (StreamInfo, error) {
+	cfg = cfg.WithDefaults()
+	if err := cfg.Validate(); err != nil {
+		return StreamInfo{}, err
+	}
+	cmd := catalog.UpdateStream{Name: name, Version: version, Config: cfg, NowMS: b.cfg.Now().UnixMilli()}
+	resp, err := b.catalog.command(ctx, name, cmd, version == 0)
+	if err != nil {
+		return StreamInfo{}, err
+	}
+	return b.info(resp.Stream), nil
+}
+
+// Delete removes a stream; see Streams. Its replicas are removed everywhere soon after.
+func (b *Broker) Delete(ctx context.Context, name string) error {
+	s, err := b.catalog.get(ctx, name)
+	if err != nil {
+		return err
+	}
+	_, err = b.catalog.command(ctx, name, catalog.DeleteStream{Name: name, ID: s.ID, NowMS: b.cfg.Now().UnixMilli()}, false)
+	return err
+}
+
+// info is a definition with what this node believes of owners and replicas.
+func (b *Broker) info(s *catalog.Stream) StreamInfo {
+	out := StreamInfo{Name: s.Name, ID: s.ID, Version: s.Version, Created: time.UnixMilli(s.CreatedMS).UTC(), Config: s.Config}
+	for i := range s.Partitions {
+		p := &s.Partitions[i]
+		pi := PartitionInfo{ID: p.ID, Group: p.Group, Range: p.Range, State: p.State.String(), Parents: p.Parents, Children: p.Children}
+		members := p.Birth.Members
+		if g, ok := b.cfg.Groups.Group(p.Group); ok {
+			st := g.Status()
+			members = st.Members
+			if !st.Owner.IsZero() {
+				pi.Owner, pi.Term = b.cfg.Directory.Name(st.Owner), st.Term
+			}
+		}
+		if owner, term, ok := b.cfg.Directory.Owner(p.Group); ok && term > pi.Term {
+			pi.Owner, pi.Term = b.cfg.Directory.Name(owner), term
+		}
+		for _, m := range members {
+			pi.Replicas = append(pi.Replicas, b.cfg.Directory.Name(m.Node))
+		}
+		out.Partitions = append(out.Partitions, pi)
+	}
+	return out
+}

@@ -1,0 +1,306 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/skeinmesh/skein/flow"
+	"github.com/skeinmesh/skein/flow/catalog"
+	"github.com/skeinmesh/skein/flow/credit"
+	"github.com/skeinmesh/skein/flow/log"
+	"github.com/skeinmesh/skein/flow/partition"
+	"github.com/skeinmesh/skein/flow/replica"
+	"github.com/skeinmesh/skein/gossip"
+	"github.com/skeinmesh/skein/gossip/view"
+	"github.com/skeinmesh/skein/node/api"
+	"github.com/skeinmesh/skein/node/config"
+	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/transport"
+	"github.com/skeinmesh/skein/transport/quicnet"
+	"github.com/skeinmesh/skein/transport/wire"
+)
+
+// catalogShards is the number of catalog shards of every mesh.
+const catalogShards = 8
+
+// loadFactor is what the ring lets a member hold, as a multiple of its share.
+const loadFactor = 1.25
+
+// Node is one node of a mesh. New opens its data directory and its sockets, Run serves until its context ends.
+type Node struct {
+	cfg      config.Config
+	log      *slog.Logger
+	data     *dataDir
+	meshID   atomic.Pointer[ring.MeshID]
+	registry *prometheus.Registry
+
+	dir     *directory
+	gossip  *gossip.Gossip
+	peers   *transport.Peers
+	journal *log.FileJournal
+	store   *log.PebbleStore
+	host    *replica.Host
+	broker  *flow.Broker
+	server  *api.Server
+	ln      net.Listener
+
+	rates   rates
+	full    atomic.Bool // the free-space reserve is reached
+	leaving atomic.Bool
+	closers []func() error // of what New opened, last first
+}
+
+// New opens everything and binds every address, so that a wrong configuration is told before anything runs. Errors name the
+// configuration key and say what to do. Call Run, or Close.
+func New(cfg config.Config, logger *slog.Logger) (*Node, error) {
+	n := &Node{cfg: cfg, log: logger.With("node", cfg.Name), registry: prometheus.NewRegistry()}
+	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	for _, step := range []func() error{n.openData, n.openHTTP, n.openTransport, n.openGossip, n.openDisk, n.openHost, n.openBroker, n.openServer} {
+		if err := step(); err != nil {
+			return nil, errors.Join(err, n.Close())
+		}
+	}
+	return n, nil
+}
+
+// Close frees what New opened. Idempotent; Run does it too.
+func (n *Node) Close() error {
+	var errs []error
+	for len(n.closers) > 0 {
+		last := len(n.closers) - 1
+		errs = append(errs, n.closers[last]())
+		n.closers = n.closers[:last]
+	}
+	return errors.Join(errs...)
+}
+
+func (n *Node) onClose(fn func() error) { n.closers = append(n.closers, fn) }
+
+// mesh is the mesh this node belongs to; zero while it has not joined.
+func (n *Node) mesh() ring.MeshID {
+	if m := n.meshID.Load(); m != nil {
+		return *m
+	}
+	return ring.MeshID{}
+}
+
+func (n *Node) openData() (err error) {
+	if err := n.cfg.CheckRole(); err != nil {
+		return err
+	}
+	if n.data, err = openDataDir(n.cfg.DataDir, n.cfg.ClusterID); err != nil {
+		return err
+	}
+	n.onClose(n.data.close)
+	if m := n.data.id.MeshID; !m.IsZero() {
+		n.meshID.Store(&m)
+	}
+	return nil
+}
+
+// openHTTP binds the front door first: it is the address that people know, and most often taken.
+func (n *Node) openHTTP() (err error) {
+	if n.ln, err = api.Listen(n.apiConfig(), false); err != nil {
+		return err
+	}
+	n.onClose(func() error {
+		if err := n.ln.Close(); !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
+	})
+	return nil
+}
+
+func (n *Node) openTransport() error {
+	cred, err := transport.CredentialsFromSecret(n.data.id.NodeID, n.cfg.Secret, n.cfg.SecretPrevious)
+	if err != nil {
+		return err
+	}
+	cfg := transport.DefaultConfig()
+	cfg.Self = transport.Identity{NodeID: n.data.id.NodeID, Name: n.cfg.Name, MeshID: n.mesh(), ClusterID: n.cfg.ClusterID,
+		Boot: n.data.id.Boot, Nonce: n.data.id.Nonce}
+	cfg.Credentials = cred
+	cfg.Network = quicnet.New(n.cfg.QUIC.Addr)
+	cfg.Logger, cfg.Registerer = n.log, n.registry
+	if n.peers, err = transport.New(cfg); err != nil {
+		return err
+	}
+	n.onClose(n.peers.Close)
+	return nil
+}
+
+func (n *Node) openGossip() error {
+	host := n.cfg.AdvertiseHost()
+	quic, err := n.peers.Listen()
+	if err != nil {
+		return fmt.Errorf("quic.addr: %w", err)
+	}
+	cfg := gossip.DefaultConfig()
+	cfg.Self = view.Identity{ID: n.data.id.NodeID, Name: n.cfg.Name, Zone: n.cfg.Zone, Version: Version, Cluster: n.cfg.ClusterID,
+		Mesh: n.mesh(), HTTPAddr: withHost(n.ln.Addr().String(), host), QUICAddr: withHost(quic, host), Weight: uint32(max(n.cfg.Weight*100, 1))}
+	cfg.BindAddr, cfg.AdvertiseAddr, cfg.Seeds = n.cfg.Gossip.Addr, host, n.cfg.Join
+	cfg.Secret = n.cfg.Secret
+	if len(n.cfg.SecretPrevious) > 0 {
+		cfg.PreviousSecrets = [][]byte{n.cfg.SecretPrevious}
+	}
+	cfg.OnMesh = n.joinedMesh
+	cfg.Logger, cfg.Registerer = n.log, n.registry
+	if n.gossip, err = gossip.New(cfg); err != nil {
+		return err
+	}
+	n.onClose(n.gossip.Close)
+	n.dir = &directory{self: n.data.id.NodeID, name: n.cfg.Name, view: n.gossip.View}
+	return nil
+}
+
+// withHost replaces the host of a bound address by the advertised one. A loopback address stays: nobody else can reach it.
+func withHost(addr, host string) string {
+	h, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return addr
+	}
+	if ip := net.ParseIP(h); ip != nil && ip.IsLoopback() {
+		return addr
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// joinedMesh is told once which mesh the seeds belong to.
+func (n *Node) joinedMesh(m ring.MeshID) error {
+	if err := n.data.setMesh(m, false); err != nil {
+		return err
+	}
+	n.meshID.Store(&m)
+	n.peers.SetMesh(m)
+	n.log.Info("joined the mesh", "mesh", m)
+	return nil
+}
+
+func (n *Node) openDisk() (err error) {
+	if n.journal, err = log.OpenJournal(log.JournalConfig{Dir: filepath.Join(n.data.path, "journal"), Log: n.log, Metrics: n.registry}); err != nil {
+		return err
+	}
+	n.onClose(n.journal.Close)
+	if n.store, err = log.OpenStore(log.StoreConfig{Dir: filepath.Join(n.data.path, "state"), Log: n.log}); err != nil {
+		return err
+	}
+	n.onClose(n.store.Close)
+	return nil
+}
+
+func (n *Node) openHost() (err error) {
+	cfg := replica.DefaultConfig()
+	cfg.Self, cfg.Journal, cfg.Store = n.data.id.NodeID, n.journal, n.store
+	cfg.Factories = map[replica.GroupKind]replica.Factory{
+		replica.KindCatalog: catalog.NewFactory(n.store, nil),
+		replica.KindPartition: partition.NewFactory(partition.Config{Dir: filepath.Join(n.data.path, "partitions"), Store: n.store,
+			Logger: n.log, Metrics: partition.NewMetrics(n.registry)}),
+	}
+	cfg.Sender, cfg.Caller, cfg.Placement = raftSender{n.peers}, n.peers, n.dir
+	cfg.WantReplicas = wantReplicas
+	cfg.TickInterval = n.cfg.Raft.HeartbeatMS.Duration()
+	cfg.ElectionTicks = max(int(n.cfg.Raft.ElectionMS/n.cfg.Raft.HeartbeatMS), 2)
+	cfg.Logger, cfg.Registerer = n.log, n.registry
+	n.host, err = replica.NewHost(cfg)
+	return err
+}
+
+// raftSender sends the replica groups' messages through the transport.
+type raftSender struct{ peers *transport.Peers }
+
+func (s raftSender) Send(to ring.NodeID, class wire.Class, body []byte) bool {
+	return s.peers.Send(to, class, wire.MethodRaft, body)
+}
+
+// wantReplicas is how many voters a group should have where there are enough nodes.
+func wantReplicas(kind replica.GroupKind, spec []byte) int {
+	if kind == replica.KindPartition {
+		if s, err := partition.ParseSpec(spec); err == nil && s.Replicas > 0 {
+			return s.Replicas
+		}
+	}
+	return 3
+}
+
+func (n *Node) openBroker() (err error) {
+	// Bodies, batches on the way out, batches on the way in and read-ahead each have a share of their own: none can wait for
+	// bytes that it holds itself.
+	budget := n.cfg.MemoryBudget
+	n.broker, err = flow.NewBroker(flow.Config{
+		Self: n.data.id.NodeID, Mesh: n.mesh, CatalogShards: catalogShards,
+		Peers: n.peers, Groups: n.host, Directory: n.dir,
+		PublishBudget: credit.NewBudget(budget * 3 / 8), OwnerBudget: credit.NewBudget(budget / 4), ReadBudget: credit.NewBudget(budget / 8),
+		DiskFull: n.diskFull, Logger: n.log, Registerer: n.registry,
+	})
+	if err != nil {
+		return err
+	}
+	n.peers.Handle(wire.MethodRaft, n.host.HandleRaft)
+	n.peers.HandleRequest(wire.MethodBirth, n.handleBirth)
+	n.peers.HandleStream(wire.MethodSnapshot, n.host.HandleSnapshot)
+	n.peers.HandleRequest(wire.MethodCatalog, n.broker.HandleCatalog)
+	n.peers.HandleRequest(wire.MethodPartition, n.broker.HandlePartition)
+	n.peers.HandleStream(wire.MethodPublish, n.broker.HandlePublish)
+	n.peers.HandleStream(wire.MethodSubscribe, n.broker.HandleSubscribe)
+	return nil
+}
+
+// handleBirth creates a replica: a founding member by the word of its catalog shard's owner, a learner by its group's owner.
+func (n *Node) handleBirth(ctx context.Context, from ring.NodeID, body []byte) ([]byte, error) {
+	var b replica.Birth
+	if err := wire.Unmarshal(body, &b); err != nil {
+		return nil, err
+	}
+	if b.Empty {
+		return n.host.HandleBirth(ctx, from, body)
+	}
+	return nil, n.host.Create(ctx, b)
+}
+
+func (n *Node) apiConfig() api.Config {
+	cfg := api.DefaultConfig()
+	cfg.Addr, cfg.AllowedHosts, cfg.Version = n.cfg.HTTP.Addr, n.cfg.HTTP.AllowedHosts, Version
+	cfg.Identity = api.Identity{Node: n.cfg.Name, Cluster: n.cfg.ClusterID}
+	if n.data != nil {
+		cfg.Identity.ID = n.data.id.NodeID
+	}
+	cfg.AutoCreate, cfg.Insecure = n.cfg.AutoCreateStreams, n.cfg.Insecure
+	cfg.MaxBodyBytes, cfg.PublishDeadline = n.cfg.MaxBodyBytes, n.cfg.PublishDeadlineMS.Duration()
+	return cfg
+}
+
+func (n *Node) openServer() (err error) {
+	n.server, err = api.New(n.apiConfig(), api.Deps{Publisher: n.broker, Subscriber: n.broker, Streams: n.broker, Mesh: meshPages{n},
+		Budget: credit.NewBudget(max(n.cfg.MemoryBudget/4, 1<<20)), Log: n.log, Registerer: n.registry, Gatherer: n.registry})
+	return err
+}
+
+// Version is this build's version; the linker may set it.
+var Version = buildVersion()
+
+func buildVersion() string {
+	if bi, ok := debug.ReadBuildInfo(); ok && bi.Main.Version != "" && bi.Main.Version != "(devel)" {
+		return bi.Main.Version
+	}
+	return "dev"
+}
+
+// HTTPAddr is the address that the front door is bound to.
+func (n *Node) HTTPAddr() string { return n.ln.Addr().String() }
+
+// diskFull reports whether the free-space reserve is reached.
+func (n *Node) diskFull() bool { return n.full.Load() }
+
+// handoverTime bounds how long a stopping node tries to hand its partitions over.
+const handoverTime = 5 * time.Second

@@ -1,0 +1,303 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/skeinmesh/skein/flow/log"
+	"github.com/skeinmesh/skein/flow/replica"
+	"github.com/skeinmesh/skein/gossip/view"
+	"github.com/skeinmesh/skein/node/config"
+	"github.com/skeinmesh/skein/node/load"
+	"github.com/skeinmesh/skein/ring"
+)
+
+// part is one running part of the node.
+type part struct {
+	name   string
+	cancel context.CancelFunc
+	ended  chan struct{}
+	err    error
+}
+
+// runner starts parts and stops them in reverse order.
+type runner struct {
+	parts  []*part
+	failed chan error // the first part that ended by itself
+}
+
+// start runs fn until stop. A part that ends before is a failure of the node.
+func (r *runner) start(name string, fn func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &part{name: name, cancel: cancel, ended: make(chan struct{})}
+	r.parts = append(r.parts, p)
+	go func() {
+		defer close(p.ended)
+		p.err = fn(ctx)
+		if ctx.Err() == nil {
+			if p.err == nil {
+				p.err = errors.New("ended without being told to")
+			}
+			select {
+			case r.failed <- fmt.Errorf("%s: %w", name, p.err):
+			default: // the first failure is the one to tell
+			}
+		}
+	}()
+}
+
+// stop ends all parts, the last one started first, and waits for each.
+func (r *runner) stop() error {
+	var errs []error
+	for i := len(r.parts) - 1; i >= 0; i-- {
+		p := r.parts[i]
+		p.cancel()
+		<-p.ended
+		if p.err != nil && !errors.Is(p.err, context.Canceled) {
+			errs = append(errs, fmt.Errorf("%s: %w", p.name, p.err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Run serves until ctx ends, then hands partitions over (bounded) and stops everything. It returns nil after an orderly end,
+// and the failure of a part that the node cannot go on without. Call it once.
+func (n *Node) Run(ctx context.Context) error {
+	r := &runner{failed: make(chan error, 1)}
+	r.start("gossip", n.gossip.Run)
+	r.start("transport", n.peers.Run)
+	r.start("replicas", n.host.Run)
+	r.start("broker", n.broker.Run)
+	r.start("hints", n.announceOwners)
+	r.start("peers", n.followView)
+	r.start("telemetry", n.measure)
+	r.start("disk", n.watchDisk)
+	r.start("founding", n.found)
+	r.start("http", func(ctx context.Context) error { return n.server.Run(ctx, n.ln) })
+	n.log.Info("node is up", "http", n.HTTPAddr(), "id", n.data.id.NodeID, "version", Version)
+
+	var failure error
+	select {
+	case <-ctx.Done():
+		n.leave()
+	case failure = <-r.failed:
+		n.log.Error("the node must stop", "err", failure)
+	}
+	err := r.stop()
+	return errors.Join(failure, dropSame(err, failure), n.Close())
+}
+
+// dropSame leaves out what was told already.
+func dropSame(err, told error) error {
+	if err != nil && told != nil && errors.Is(told, errors.Unwrap(err)) {
+		return nil
+	}
+	return err
+}
+
+// leave hands the partitions owned here to other replicas, so that a planned stop costs no election timeout.
+func (n *Node) leave() {
+	n.leaving.Store(true)
+	n.gossip.SetFlags(view.Leaving)
+	n.server.Drain()
+	ctx, cancel := context.WithTimeout(context.Background(), handoverTime)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, g := range n.host.Groups() {
+		if st := g.Status(); st.Role == replica.RoleOwner {
+			wg.Go(func() { n.handOver(ctx, g, st) })
+		}
+	}
+	wg.Wait()
+	if err := n.gossip.Leave(time.Second); err != nil {
+		n.log.Debug("the others were not told of this node's leaving; they will notice", "err", err)
+	}
+}
+
+// handOver tries the other live voters, the most caught up first.
+func (n *Node) handOver(ctx context.Context, g *replica.Group, st replica.Status) {
+	var best replica.Member
+	for _, m := range st.Members {
+		if m.ID != st.Self && !m.Learner && st.Active[m.ID] && (best.ID == 0 || st.Match[m.ID] > st.Match[best.ID]) {
+			best = m
+		}
+	}
+	if best.ID == 0 {
+		return // nobody to hand it to
+	}
+	if err := g.Transfer(ctx, best.Node); err != nil {
+		n.log.Debug("ownership not handed over; an election decides", "group", st.Group, "err", err)
+	}
+}
+
+// announceOwners turns the groups owned here into gossip hints, whenever one changes.
+func (n *Node) announceOwners(ctx context.Context) error {
+	wake := make(chan struct{}, 1)
+	stop := n.host.OnOwnerChanged(func(replica.Status) {
+		select {
+		case wake <- struct{}{}:
+		default: // one look sees all changes
+		}
+	})
+	defer stop()
+	for {
+		var hints []view.Hint
+		for _, g := range n.host.Groups() {
+			if st := g.Status(); st.Role == replica.RoleOwner && st.Ready {
+				hints = append(hints, view.Hint{Group: st.Group, Owner: n.data.id.NodeID, Term: st.Term})
+			}
+		}
+		n.gossip.SetHints(hints)
+		select {
+		case <-wake:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// twoNodes is what a mesh of two should know about itself.
+const twoNodes = "two nodes: the loss of the node that holds a partition's only voter stops writes to it until that node is back; add a third node"
+
+// followView keeps the transport's peers in step with gossip, and warns of a mesh of two.
+func (n *Node) followView(ctx context.Context) error {
+	const settle = 30 * time.Second // most meshes of two are on their way to three
+	var twoSince time.Time
+	for {
+		changed := n.gossip.Changed()
+		addrs := map[ring.NodeID]string{}
+		v := n.gossip.View()
+		for _, m := range v.Members() {
+			if m.QUICAddr != "" && m.State != view.StateUnknown {
+				addrs[m.ID] = m.QUICAddr
+			}
+		}
+		n.peers.SetPeers(addrs)
+		var warn <-chan time.Time
+		var timer *time.Timer
+		switch {
+		case v.CountPresent() != 2 || v.Len() > 2:
+			twoSince = time.Time{}
+		case twoSince.IsZero():
+			twoSince = time.Now()
+			fallthrough
+		default:
+			if left := settle - time.Since(twoSince); left > 0 {
+				timer = time.NewTimer(left)
+				warn = timer.C
+			}
+		}
+		select {
+		case <-changed:
+		case <-warn:
+			n.log.Warn(twoNodes)
+		case <-ctx.Done():
+		}
+		if timer != nil {
+			timer.Stop()
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+// measure samples load for gossip.
+func (n *Node) measure(ctx context.Context) error {
+	s := load.NewSampler("/")
+	t := time.NewTicker(n.cfg.TelemetryIntervalMS.Duration())
+	defer t.Stop()
+	for {
+		now := time.Now()
+		sample := s.Sample(now)
+		l := view.Load{CPUPercent: float32(sample.CPUPercent), MemPercent: float32(sample.MemoryPercent),
+			QueuedBytes: uint64(max(n.broker.QueuedBytes(), 0))}
+		l.Fatigue = max(l.CPUPercent/float32(max(n.cfg.LoadThresholds.CPUMaxPercent, 1)), l.MemPercent/float32(max(n.cfg.LoadThresholds.MemoryMaxPercent, 1)))
+		for _, g := range n.host.Groups() {
+			l.Partitions++
+			if g.Status().Role == replica.RoleOwner {
+				l.Owned++
+			}
+		}
+		l.BytesIn = uint64(n.rates.sample(now, n.host.Groups()))
+		n.gossip.SetLoad(l)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// reservePercent is the share of the disk that publishes leave free, for trims, membership changes and the operator.
+const reservePercent = 5
+
+// watchDisk notes when the free-space reserve is reached, and stops the node when the journal or the store failed: after a
+// failed fsync nothing may be promised any more.
+func (n *Node) watchDisk(ctx context.Context) error {
+	t := time.NewTicker(time.Second)
+	defer t.Stop()
+	for {
+		free, total, err := log.DiskFree(n.data.path)
+		full := err == nil && free < total/100*reservePercent
+		if was := n.full.Swap(full); was != full {
+			if full {
+				n.log.Warn("the disk's free-space reserve is reached: publishes are refused until space is freed", "free_bytes", free, "total_bytes", total)
+			} else {
+				n.log.Info("the disk has space again: publishes are accepted", "free_bytes", free)
+			}
+		}
+		select {
+		case <-t.C:
+		case <-n.journal.Failed():
+			return errors.New("the journal failed; what was not acknowledged may be lost, what was is on disk: mend the disk, then start the node again")
+		case <-n.store.Failed():
+			return errors.New("the state store failed: mend the disk, then start the node again; the journal has what it lacks")
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// found makes a new mesh where this node was told to, or goes on where a founding was cut short.
+func (n *Node) found(ctx context.Context) error {
+	select {
+	case <-n.host.Ready():
+	case <-ctx.Done():
+		return nil
+	}
+	if n.cfg.Found && n.mesh().IsZero() {
+		m := ring.NewMeshID()
+		if err := n.data.setMesh(m, true); err != nil {
+			return err
+		}
+		n.meshID.Store(&m)
+		n.log.Info("founding a new mesh", "mesh", m, "cluster", n.cfg.ClusterID)
+	}
+	if n.data.id.Founding {
+		for i := range catalogShards {
+			b := replica.Birth{Group: ring.CatalogGroup(n.mesh(), i), Kind: replica.KindCatalog, Self: 1,
+				Members: []replica.Member{{ID: 1, Node: n.data.id.NodeID}}}
+			if err := n.host.Create(ctx, b); err != nil {
+				return fmt.Errorf("create catalog shard %d: %w", i, err)
+			}
+		}
+		if err := n.data.setMesh(n.mesh(), false); err != nil {
+			return err
+		}
+		n.peers.SetMesh(n.mesh())
+		if err := n.gossip.AdoptMesh(n.mesh()); err != nil {
+			return err
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// Reload takes over the keys that a running node can change, and returns those that differ and need a restart.
+func (n *Node) Reload(cfg config.Config) (applied, restart []string) {
+	return config.Changed(n.cfg, cfg)
+}
