@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/skeinmesh/skein/node/client"
+)
+
+func (p *process) meshCommand() *cobra.Command {
+	cmd := p.meshQuery("mesh", "Show the mesh on one screen", "/v1/mesh", p.meshText)
+	cmd.AddCommand(
+		p.meshQuery("members", "List the nodes", "/v1/mesh/members", p.membersText),
+		p.meshQuery("ring", "Show how the ring is shared", "/v1/mesh/ring", p.ringText),
+	)
+	var stream string
+	partitions := p.meshQueryWith("partitions [STREAM]", "List partitions, their owners and replicas", "/v1/mesh/partitions", func(args []string) url.Values {
+		q := url.Values{}
+		if len(args) > 0 {
+			stream = args[0]
+		}
+		if stream != "" {
+			q.Set("stream", stream)
+		}
+		return q
+	}, p.partitionsText)
+	partitions.Args = cobra.MaximumNArgs(1)
+	partitions.Flags().StringVar(&stream, "stream", "", "only this stream")
+	cmd.AddCommand(partitions)
+	return cmd
+}
+
+func (p *process) meshQuery(use, short, path string, text func(json.RawMessage) error) *cobra.Command {
+	return p.meshQueryWith(use, short, path, func([]string) url.Values { return nil }, text)
+}
+
+// meshQueryWith is a command that shows the answer to one GET: as it came for -o json, or in words.
+func (p *process) meshQueryWith(use, short, path string, query func(args []string) url.Values, text func(json.RawMessage) error) *cobra.Command {
+	var s serverFlags
+	var o outputFlag
+	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := o.check(); err != nil {
+			return err
+		}
+		c, err := s.client(p, false)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		ctx, cancel := context.WithTimeout(cmd.Context(), requestTimeout)
+		defer cancel()
+		raw, err := c.Raw(ctx, path, query(args))
+		if err != nil {
+			return err
+		}
+		return p.print(o, raw, func() error { return text(raw) })
+	}
+	s.add(cmd)
+	o.add(cmd)
+	return cmd
+}
+
+func (p *process) meshText(raw json.RawMessage) error {
+	var m client.Mesh
+	if err := json.Unmarshal(raw, &m); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(p.out, "%s  mesh %s, as %s sees it at %s\nnodes       %d alive of %d, %d suspect\nstreams     %d with %d partitions, %d without an owner\n",
+		p.bold(m.Health), m.Cluster, m.Observer, m.AsOf.Local().Format(time.TimeOnly), m.Alive, m.Nodes, m.Suspect, m.Streams, m.Partitions, m.Ownerless)
+	for _, r := range m.Reasons {
+		if err == nil {
+			_, err = fmt.Fprintf(p.out, "because     %s\n", r)
+		}
+	}
+	return err
+}
+
+func (p *process) membersText(raw json.RawMessage) error {
+	var ans struct{ Members []client.Member }
+	if err := json.Unmarshal(raw, &ans); err != nil {
+		return err
+	}
+	var rows [][]string
+	for _, m := range ans.Members {
+		rows = append(rows, []string{m.Node, m.State, m.Zone, m.HTTP, fmt.Sprint(m.Owned), fmt.Sprint(m.Replicas),
+			fmt.Sprintf("%.2f", m.Fatigue), (time.Duration(m.StalenessMS) * time.Millisecond).String()})
+	}
+	return p.table("NODE STATE ZONE HTTP OWNED REPLICAS FATIGUE HEARD-AGO", rows)
+}
+
+func (p *process) ringText(raw json.RawMessage) error {
+	var r client.Ring
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return err
+	}
+	var rows [][]string
+	for _, m := range r.Members {
+		rows = append(rows, []string{m.Node, m.Zone, fmt.Sprintf("%g", m.Weight), fmt.Sprint(m.Slots), fmt.Sprint(m.Homes)})
+	}
+	if err := p.table("NODE ZONE WEIGHT SLOTS HOMES", rows); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(p.out, "%d slots, load factor %g, epoch %s\n", r.Slots, r.Factor, r.Epoch)
+	return err
+}
+
+func (p *process) partitionsText(raw json.RawMessage) error {
+	var ans struct{ Partitions []client.MeshPartition }
+	if err := json.Unmarshal(raw, &ans); err != nil {
+		return err
+	}
+	var rows [][]string
+	for _, m := range ans.Partitions {
+		rows = append(rows, []string{m.Stream, fmt.Sprint(m.Partition), m.State, m.Owner, fmt.Sprint(m.Term),
+			strings.Join(m.Replicas, ","), strings.Join(m.Learners, ","), m.Home})
+	}
+	return p.table("STREAM PARTITION STATE OWNER TERM REPLICAS LEARNERS HOME", rows)
+}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/skeinmesh/skein/node/client"
+	"github.com/skeinmesh/skein/node/config"
+)
+
+const defaultServer = "127.0.0.1:8400"
+
+// serverFlags are common to all commands that talk to a mesh.
+type serverFlags struct {
+	servers []string
+	context string
+}
+
+func (s *serverFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringSliceVar(&s.servers, "server", nil, "address of a node, several are tried in turn (SKEIN_SERVER; default the context, else "+defaultServer+")")
+	cmd.Flags().StringVar(&s.context, "context", "", "name of a mesh in the contexts file (SKEIN_CONTEXT)")
+}
+
+// client resolves the addresses: flag, then environment, then context, then the default.
+func (s *serverFlags) client(p *process, verbose bool) (*client.Client, error) {
+	cfg := client.Config{Servers: s.servers}
+	if env := p.getenv("SKEIN_SERVER"); len(cfg.Servers) == 0 && env != "" && s.context == "" {
+		cfg.Servers = strings.Split(env, ",")
+	}
+	if len(cfg.Servers) == 0 {
+		ctx, ok, err := s.pick(p)
+		if err != nil {
+			return nil, usageError{err}
+		}
+		if ok {
+			cfg.Servers, cfg.Token = ctx.Servers, ctx.Token
+		} else {
+			cfg.Servers = []string{defaultServer}
+		}
+	}
+	if verbose {
+		cfg.OnRetry = p.reportRetries()
+	}
+	c, err := client.New(cfg)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return c, nil
+}
+
+func (s *serverFlags) pick(p *process) (config.Context, bool, error) {
+	name := s.context
+	if name == "" {
+		name = p.getenv("SKEIN_CONTEXT")
+	}
+	path, err := config.ContextsPath()
+	if err != nil {
+		if name == "" {
+			return config.Context{}, false, nil // no home, no contexts
+		}
+		return config.Context{}, false, err
+	}
+	all, err := config.LoadContexts(path)
+	if err != nil {
+		return config.Context{}, false, err
+	}
+	ctx, ok, err := all.Pick(name)
+	if err != nil {
+		return ctx, ok, fmt.Errorf("%s: %w", path, err)
+	}
+	return ctx, ok, nil
+}
+
+// reportRetries tells of failed tries, at most once a second: a mesh that elects an owner fails many within one.
+func (p *process) reportRetries() func(error, time.Duration) {
+	lines := make(chan struct{}, 1)
+	lines <- struct{}{}
+	var last time.Time
+	return func(err error, _ time.Duration) {
+		<-lines
+		if time.Since(last) >= time.Second {
+			last = time.Now()
+			fmt.Fprintf(p.err, "skein: %v; trying again\n", err)
+		}
+		lines <- struct{}{}
+	}
+}
+
+// requestTimeout bounds commands that ask one question.
+const requestTimeout = 15 * time.Second
+
+// colour reports whether stdout takes colours.
+func (p *process) colour() bool {
+	f, ok := p.out.(*os.File)
+	return ok && isTerminal(f) && p.getenv("NO_COLOR") == "" && p.getenv("TERM") != "dumb"
+}
