@@ -11,6 +11,7 @@ import "encoding/binary"
 //	d gen(4) minute(8) hash(16)   an identity in the dedupe window
 //	b index(8)                    what apply decided about a batch whose segment bytes may not be durable yet
 //	g                             there is, or was, a staged snapshot to clean up after
+//	m                             how many bytes came before some of the offsets
 //	y gen(4)                      what the segments of a generation had synced
 //
 // Numbers in keys are big-endian, so that they sort.
@@ -22,6 +23,7 @@ const (
 	keyIdentity = 'd'
 	keyBatch    = 'b'
 	keyStaging  = 'g'
+	keySizes    = 'm'
 	keySynced   = 'y'
 )
 
@@ -36,6 +38,8 @@ func (k keyspace) plain(kind byte) []byte {
 
 func (k keyspace) state() []byte  { return k.plain(keyState) }
 func (k keyspace) limits() []byte { return k.plain(keyLimits) }
+
+func (k keyspace) sizes() []byte { return k.plain(keySizes) }
 
 func (k keyspace) staging() []byte { return k.plain(keyStaging) }
 

@@ -32,7 +32,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 
 func (m *Metrics) batch(r *BatchResult) {
 	switch {
-	case m == nil || r == nil:
+	case m == nil:
 	case r.Err != nil:
 		m.refused.WithLabelValues(r.Err.Kind.String()).Inc()
 	case r.Retry:

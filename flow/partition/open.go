@@ -32,14 +32,15 @@ type Config struct {
 	MaxFilterBytes int
 	// Limit bounds the identities all partitions hold in memory together; nil: each has its own bound only.
 	Limit *NodeLimit
-
-	// openSegments is replaced by tests.
-	openSegments func(dir string, rec recovery) (segments, error)
+	// Segments says how batches are kept; the zero value is fine. Its Log is set here.
+	Segments log.SegmentConfig
 }
 
 const (
 	defaultIdentities  = 1 << 18
 	defaultFilterBytes = 4 << 20
+	minFileBytes       = 1 << 20
+	maxFileBytes       = 64 << 20
 )
 
 // NewFactory returns the factory of partitions, for replica groups of KindPartition.
@@ -128,14 +129,27 @@ func (p *Partition) openFiles() error {
 	if err != nil {
 		return err
 	}
-	rec := recovery{next: p.st.next, start: p.st.start, applied: p.st.applied, synced: synced}
-	segs, err := p.cfg.openSegments(dir, rec)
+	rec := log.Recovery{Start: p.st.start, Next: p.st.next, AppliedIndex: p.st.applied, Synced: synced}
+	segs, err := log.OpenSegments(dir, p.segmentConfig(), rec)
 	if err != nil {
 		return err
 	}
-	p.v.segs, p.v.dirGen = segs, p.st.dirGen
+	if err := p.noteSynced(segs, p.st.dirGen, 0); err != nil {
+		return errors.Join(err, segs.Close())
+	}
+	p.v.segs, p.v.dirGen, p.v.windowGen = segs, p.st.dirGen, p.st.window.gen
 	p.publish()
 	return nil
+}
+
+func (p *Partition) segmentConfig() log.SegmentConfig {
+	c := p.cfg.Segments
+	c.Log = p.log
+	if size := p.st.spec.RetentionBytes; size > 0 && c.FileBytes == 0 {
+		// Space comes back file by file.
+		c.FileBytes = min(max(size/16, minFileBytes), maxFileBytes)
+	}
+	return c
 }
 
 // dropStaged removes the keys of generations other than the state's, where there may be some.
@@ -158,6 +172,8 @@ func dropGenerations(b log.Batch, keys keyspace, kind byte, keep uint32) {
 	b.DeleteRange(after(keys.generation(kind, keep)), after(prefix))
 }
 
+func removeDir(dir string) error { return os.RemoveAll(dir) }
+
 // dropOtherDirs removes the segments that a snapshot replaced, and those of one that was never installed.
 func (p *Partition) dropOtherDirs(keep string) error {
 	entries, err := os.ReadDir(p.dir)
@@ -179,13 +195,6 @@ func (p *Partition) dropOtherDirs(keep string) error {
 // Destroy closes the partition, removes its files, and adds the removal of its keys to b.
 func (p *Partition) Destroy(b log.Batch) error {
 	err := p.Close()
-	p.mu.Lock()
-	old := p.retired
-	p.retired = nil
-	p.mu.Unlock()
-	for _, r := range old {
-		err = errors.Join(err, r.segs.Close())
-	}
 	b.DeleteRange(p.keys.prefix, after(p.keys.prefix))
 	return errors.Join(err, os.RemoveAll(p.dir))
 }

@@ -1,6 +1,7 @@
 package partition
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -30,7 +31,7 @@ type Partition struct {
 	// retired are segments that a snapshot replaced: closed, and to be removed once that is surely durable. mu guards them.
 	retired []retired
 
-	syncing sync.Mutex // one Sync at a time; held across its I/O, and by nobody else
+	syncing sync.Mutex // one Sync at a time, and none beside Close; only they wait for it
 	synced  syncPoint  // syncing guards it
 }
 
@@ -39,15 +40,16 @@ type view struct {
 	next, start uint64
 	stamp       int64
 	spec        Spec
-	segs        segments
+	segs        *log.Segments
 	dirGen      uint32
-	last        mark
+	windowGen   uint32
+	sizeStart   uint64        // where retention by size would start the log
 	notify      chan struct{} // closed when next grows; nil: nobody waits
 	closed      bool
 }
 
 // Apply applies one entry. Refusals are results; an error means that this replica cannot go on: KindCorrupt when the entry or
-// the segments are damaged, else I/O. Results: *BatchResult, SessionResult, TrimResult, ConfigResult, or nil.
+// the segments are damaged, else I/O. Results: BatchResult, SessionResult, TrimResult, ConfigResult, or nil.
 func (p *Partition) Apply(e log.Entry, b log.Batch) (any, error) {
 	if len(e.Data) == 0 {
 		return nil, nil
@@ -66,7 +68,7 @@ func (p *Partition) Apply(e log.Entry, b log.Batch) (any, error) {
 		return nil, fmt.Errorf("partition: entry %d: %w", e.Index, err)
 	}
 	p.st.applied = e.Index
-	b.Set(p.keys.state(), p.st.encode())
+	p.st.save(p.keys, b)
 	p.publish()
 	return result, nil
 }
@@ -76,11 +78,11 @@ func (p *Partition) applyEntry(e log.Entry, en *entry, b log.Batch) (any, error)
 	switch en.kind {
 	case entryBatch:
 		res, err := p.applyBatch(e, en, b)
-		if err == nil {
-			err = st.window.shrink(false)
+		if err != nil {
+			return nil, err
 		}
 		p.cfg.Metrics.batch(res)
-		return res, err
+		return *res, st.window.shrink(false)
 	case entryOpenSession:
 		s := st.sessions.start(en.session, en.node, st.stamp, b)
 		return SessionResult{Last: s.last(), Stamp: st.stamp}, nil
@@ -93,7 +95,8 @@ func (p *Partition) applyEntry(e log.Entry, en *entry, b log.Batch) (any, error)
 		return res, nil
 	case entryTrim:
 		st.start = min(max(st.start, en.start), st.next)
-		return TrimResult{Start: st.start}, nil
+		st.sizes.trim(st.start)
+		return TrimResult{Start: st.start}, p.v.segs.TrimTo(st.start)
 	case entryConfig:
 		raw, err := wire.Marshal(&en.limits)
 		if err != nil {
@@ -122,7 +125,7 @@ func (p *Partition) applyBatch(e log.Entry, en *entry, b log.Batch) (*BatchResul
 			return nil, err
 		}
 		b.Set(p.keys.batch(e.Index), appendDecision(nil, m))
-		st.last = mark{base: m.Base, index: m.Index, crc: m.PayloadCRC}
+		st.sizes.add(m.Base, batch.MetaLen(m)+len(en.payload), st.spec.RetentionBytes)
 	}
 	st.next = m.Next()
 	st.sessions.record(en.session, outcome{seq: m.Seq, base: m.Base, stamp: m.Stamp, count: m.Count, crc: m.PayloadCRC, dups: dups}, b)
@@ -165,12 +168,30 @@ func skipped(dups []Dup) []uint32 {
 // store appends a batch to the segments. Its identities stay behind: the store and the checkpoints have them.
 func (p *Partition) store(m *batch.Meta, payload []byte) error {
 	segs := p.v.segs // only this goroutine changes it
-	if next := segs.Next(); next != m.Base {
-		return corrupt("segments end at offset %d, the state at %d", next, m.Base)
+	switch next := segs.Next(); {
+	case m.Next() <= next:
+		return p.stored(m, segs)
+	case m.Base != next:
+		return corrupt("the segments end at offset %d, the state at %d", next, m.Base)
 	}
 	kept := *m
 	kept.Identities = nil
 	return segs.Append(&kept, payload)
+}
+
+// stored checks a batch that the segments have already: a snapshot brought it that was not installed in the end.
+func (p *Partition) stored(m *batch.Meta, segs *log.Segments) error {
+	if m.Base < segs.Start() {
+		return nil
+	}
+	have, err := segs.Read(m.Base, 1, nil)
+	if err != nil {
+		return err
+	}
+	if len(have) == 0 || have[0].Meta.Base != m.Base || have[0].Meta.Index != m.Index || have[0].Meta.PayloadCRC != m.PayloadCRC {
+		return corrupt("the segments have another batch at offset %d", m.Base)
+	}
+	return nil
 }
 
 // Complete writes a batch to the segments again that a crash took from them.
@@ -205,8 +226,11 @@ func (p *Partition) BulkIndex() uint64 { return p.v.segs.LastIndex() }
 func (p *Partition) publish() {
 	p.mu.Lock()
 	grown := p.st.next > p.v.next
-	p.v.next, p.v.start, p.v.stamp, p.v.last = p.st.next, p.st.start, p.st.stamp, p.st.last
+	p.v.next, p.v.start, p.v.stamp = p.st.next, p.st.start, p.st.stamp
 	p.v.spec = p.st.spec
+	if size := p.st.spec.RetentionBytes; size > 0 {
+		p.v.sizeStart = p.st.sizes.seek(size)
+	}
 	var wake chan struct{}
 	if grown {
 		wake, p.v.notify = p.v.notify, nil
@@ -234,7 +258,11 @@ func (p *Partition) Close() error {
 	p.st.window.release()
 	p.syncing.Lock() // wait for a Sync that uses the files
 	defer p.syncing.Unlock()
-	return p.v.segs.Close()
+	err := p.v.segs.Close()
+	for _, r := range p.takeRetired() {
+		err = errors.Join(err, r.segs.Close())
+	}
+	return err
 }
 
 func (p *Partition) segmentDir(gen uint32) string {

@@ -1,6 +1,10 @@
 package partition
 
 import (
+	"slices"
+
+	"github.com/skeinmesh/skein/flow/batch"
+	"github.com/skeinmesh/skein/flow/log"
 	"github.com/skeinmesh/skein/ring"
 	"github.com/skeinmesh/skein/transport/wire"
 )
@@ -45,21 +49,35 @@ func (p *Partition) Read(from uint64, maxBytes int) ([]byte, error) {
 	case from >= v.next:
 		return nil, nil
 	}
-	return v.segs.Read(from, maxBytes)
+	batches, err := v.segs.Read(from, maxBytes, nil)
+	if err != nil {
+		return nil, err
+	}
+	return appendBatches(nil, batches), nil
 }
 
-// SeekTime is the offset of the first event whose batch was stamped ms (Unix) or later, or Next when there is none. Safe for
-// any goroutine.
-func (p *Partition) SeekTime(ms int64) (uint64, error) {
+// appendBatches appends batches as they are on disk.
+func appendBatches(dst []byte, batches []log.StoredBatch) []byte {
+	size := 0
+	for i := range batches {
+		size += batch.MetaLen(&batches[i].Meta) + len(batches[i].Payload)
+	}
+	dst = slices.Grow(dst, size)
+	for i := range batches {
+		dst = batch.AppendMeta(dst, &batches[i].Meta)
+		dst = append(dst, batches[i].Payload...)
+	}
+	return dst
+}
+
+// SeekTime is the offset of the first event whose batch was stamped ms (Unix) or later, or Next when there is none. It errs
+// to an earlier offset where the files cannot be read. Safe for any goroutine.
+func (p *Partition) SeekTime(ms int64) uint64 {
 	v := p.snapshot()
 	if v.closed {
-		return 0, errClosed()
+		return v.next
 	}
-	offset, err := v.segs.SeekTime(ms)
-	if err != nil {
-		return 0, err
-	}
-	return min(max(offset, v.start), v.next), nil
+	return min(max(v.segs.SeekTime(ms), v.start), v.next)
 }
 
 // Wait returns a channel that is closed when offset from can be read, or when anything after it changed that the caller
@@ -76,24 +94,20 @@ func (p *Partition) Wait(from uint64) <-chan struct{} {
 	return p.v.notify
 }
 
-// RetentionTrim is the start that the owner should propose at time nowMS (Unix), by age and by size: whole batches only, and
-// never the newest. ok is false when there is nothing to trim. Safe for any goroutine.
-func (p *Partition) RetentionTrim(nowMS int64) (start uint64, ok bool, err error) {
+// RetentionTrim is the start that the owner should propose at time nowMS (Unix), by age and by size, in whole batches. ok
+// is false when there is nothing to trim. Safe for any goroutine.
+func (p *Partition) RetentionTrim(nowMS int64) (start uint64, ok bool) {
 	v := p.snapshot()
-	if v.closed {
-		return 0, false, errClosed()
+	if v.closed || v.next == v.start {
+		return v.start, false
 	}
 	start = v.start
-	if age := v.spec.RetentionMS; age >= 0 && v.next > 0 {
-		cut, err := v.segs.SeekTime(nowMS - age)
-		if err != nil {
-			return 0, false, err
-		}
-		start = max(start, cut)
+	if age := v.spec.RetentionMS; age > 0 {
+		start = max(start, v.segs.SeekTime(nowMS-age))
 	}
-	if size := v.spec.RetentionBytes; size >= 0 {
-		start = max(start, v.segs.SeekSize(size))
+	if v.spec.RetentionBytes > 0 {
+		start = max(start, v.sizeStart)
 	}
-	start = min(start, v.last.base)
-	return start, start > v.start, nil
+	start = min(start, v.next)
+	return start, start > v.start
 }

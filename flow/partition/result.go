@@ -28,9 +28,9 @@ type BatchResult struct {
 
 // Dup is a record that was not stored because its identity is in the dedupe window.
 type Dup struct {
-	Pos    uint32 // in the batch
-	Offset uint64 // of the event that has the identity
-	Reused bool   // that event has other content
+	Pos    uint32 `msgpack:"p"`           // in the batch
+	Offset uint64 `msgpack:"o"`           // of the event that has the identity
+	Reused bool   `msgpack:"r,omitempty"` // that event has other content
 }
 
 // RecordResult is what became of one record of a batch.

@@ -25,7 +25,7 @@ type Limits struct {
 	// DedupeWindowMS is how long an identity is remembered at least, in ms; it is forgotten up to a minute later. 0: never
 	// remembered beyond its minute.
 	DedupeWindowMS int64 `msgpack:"dw"`
-	// RetentionMS and RetentionBytes say when old batches may go, by age in ms and by the partition's size; below 0: never.
+	// RetentionMS and RetentionBytes say when old batches may go, by age in ms and by the partition's size; 0 or below: never.
 	RetentionMS    int64 `msgpack:"rm"`
 	RetentionBytes int64 `msgpack:"rb"`
 	// MaxEventBytes bounds one event; publishers' nodes hold to it, not this package.

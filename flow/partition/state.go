@@ -8,19 +8,13 @@ import (
 	"github.com/skeinmesh/skein/transport/wire"
 )
 
-// mark names the last batch in the segments: what a sender compares to know that the receiver's batches are a prefix of its own.
-type mark struct {
-	base, index uint64
-	crc         uint32 // of the payload
-}
-
 // state is what the entries made of the partition. The group's goroutine owns it.
 type state struct {
 	applied uint64 // index of the last entry applied
 	next    uint64 // offset after the last event
 	start   uint64 // offset of the first event readers see
 	stamp   int64  // the partition's time, Unix ms
-	last    mark
+	sizes   sizes  // differs between replicas
 	// dirGen and window.gen number the segments' directory and the identities' keys: a snapshot that replaces them is
 	// staged under the next numbers. They may differ between replicas, as may what window holds in memory.
 	dirGen   uint32
@@ -34,7 +28,7 @@ func (st *state) tick(stamp int64) { st.stamp = max(st.stamp, stamp) }
 
 const (
 	stateVersion = 1
-	stateSize    = 1 + 4*8 + 20 + 2*4 + 8
+	stateSize    = 1 + 5*8 + 2*4 + 8
 )
 
 // encode is the state record: everything that is not in keys of its own.
@@ -46,9 +40,7 @@ func (st *state) encode() []byte {
 	b = le.AppendUint64(b, st.next)
 	b = le.AppendUint64(b, st.start)
 	b = le.AppendUint64(b, uint64(st.stamp))
-	b = le.AppendUint64(b, st.last.base)
-	b = le.AppendUint64(b, st.last.index)
-	b = le.AppendUint32(b, st.last.crc)
+	b = le.AppendUint64(b, st.sizes.total)
 	b = le.AppendUint32(b, st.dirGen)
 	b = le.AppendUint32(b, st.window.gen)
 	return le.AppendUint64(b, uint64(st.window.expired))
@@ -61,13 +53,22 @@ func (st *state) decode(b []byte) error {
 	le := binary.LittleEndian
 	st.applied, st.next, st.start = le.Uint64(b[1:]), le.Uint64(b[9:]), le.Uint64(b[17:])
 	st.stamp = int64(le.Uint64(b[25:]))
-	st.last = mark{base: le.Uint64(b[33:]), index: le.Uint64(b[41:]), crc: le.Uint32(b[49:])}
-	st.dirGen, st.window.gen = le.Uint32(b[53:]), le.Uint32(b[57:])
-	st.window.expired = int64(le.Uint64(b[61:]))
+	st.sizes.total = le.Uint64(b[33:])
+	st.dirGen, st.window.gen = le.Uint32(b[41:]), le.Uint32(b[45:])
+	st.window.expired = int64(le.Uint64(b[49:]))
 	if st.start > st.next {
 		return corrupt("partition state record: start %d beyond the end %d", st.start, st.next)
 	}
 	return nil
+}
+
+// save writes the state record, and the size marks where they changed.
+func (st *state) save(keys keyspace, b log.Batch) {
+	b.Set(keys.state(), st.encode())
+	if st.sizes.dirty {
+		b.Set(keys.sizes(), st.sizes.encode())
+		st.sizes.dirty = false
+	}
 }
 
 // load reads the state from the store; nothing there is the state at birth.
@@ -86,6 +87,15 @@ func (st *state) load(store log.Store, keys keyspace) error {
 	}
 	if ok {
 		if err := wire.Unmarshal(raw, &st.spec.Limits); err != nil {
+			return err
+		}
+	}
+	raw, ok, err = store.Get(keys.sizes())
+	if err != nil {
+		return err
+	}
+	if ok {
+		if err := st.sizes.decode(raw); err != nil {
 			return err
 		}
 	}

@@ -4,59 +4,70 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+
+	"github.com/skeinmesh/skein/flow/log"
 )
 
-// syncPoint is what the last Sync left.
+// syncPoint is what the store knows to be durable.
 type syncPoint struct {
-	state  []byte // as in the store
-	start  uint64 // the start that the store had then
+	state  []byte
 	known  bool
 	dirGen uint32
 }
 
 // retired are segments that a snapshot replaced.
 type retired struct {
-	segs  segments
+	segs  *log.Segments
 	syncs int // Syncs since
 }
 
 // Sync makes the batches applied so far durable, and notes in the store how far that is: what a later start may call damage.
 // Decisions about batches that are durable are no longer needed, and go.
-//
-// Files are removed one Sync late. A Sync is followed by a flush of the store, and before that a crash may put the start of
-// the log back to where those files are still wanted.
 func (p *Partition) Sync() error {
 	p.syncing.Lock()
 	defer p.syncing.Unlock()
-	p.mu.Lock()
-	segs, gen, start, closed := p.v.segs, p.v.dirGen, p.v.start, p.v.closed
-	p.mu.Unlock()
-	if closed {
+	v := p.snapshot()
+	if v.closed {
 		return errClosed()
 	}
-	state, index, err := segs.Sync()
-	if err != nil {
+	index := v.segs.LastIndex()
+	if err := v.segs.Sync(); err != nil {
 		return fmt.Errorf("partition: sync segments: %w", err)
 	}
-	last := p.synced
-	if !last.known || last.dirGen != gen || !bytes.Equal(last.state, state) {
-		b := p.cfg.Store.NewBatch()
-		b.Set(p.keys.synced(gen), state)
-		b.DeleteRange(p.keys.batch(0), p.keys.batch(index+1))
-		if err := b.Commit(); err != nil {
-			return fmt.Errorf("partition: note synced segments: %w", err)
-		}
-	}
-	p.synced = syncPoint{state: state, start: start, known: true, dirGen: gen}
-	if last.known && last.dirGen == gen && last.start > 0 {
-		if err := segs.TrimTo(last.start); err != nil {
-			return fmt.Errorf("partition: trim segments: %w", err)
-		}
+	if err := p.noteSynced(v.segs, v.dirGen, index); err != nil {
+		return err
 	}
 	return p.removeRetired()
 }
 
-// removeRetired removes replaced segments at the second Sync after the snapshot.
+// noteSynced writes to the store how far segments are durable, where that changed, and drops the decisions up to an entry.
+func (p *Partition) noteSynced(segs *log.Segments, gen uint32, index uint64) error {
+	state, last := segs.SyncedState(), p.synced
+	if last.known && last.dirGen == gen && bytes.Equal(last.state, state) {
+		return nil
+	}
+	b := p.cfg.Store.NewBatch()
+	b.Set(p.keys.synced(gen), state)
+	if index > 0 {
+		b.DeleteRange(p.keys.batch(0), p.keys.batch(index+1))
+	}
+	if err := b.Commit(); err != nil {
+		return fmt.Errorf("partition: note synced segments: %w", err)
+	}
+	p.synced = syncPoint{state: state, known: true, dirGen: gen}
+	return nil
+}
+
+func (p *Partition) takeRetired() []retired {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	old := p.retired
+	p.retired = nil
+	return old
+}
+
+// removeRetired removes replaced segments at the second Sync after the snapshot: the first comes before what replaced them
+// is committed, and a flush of the store lies between the two.
 func (p *Partition) removeRetired() error {
 	p.mu.Lock()
 	var due, rest []retired

@@ -1,0 +1,240 @@
+package partition
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/skeinmesh/skein/flow/log"
+	"github.com/skeinmesh/skein/flow/replica"
+	"github.com/skeinmesh/skein/transport/wire"
+)
+
+// checkpoint is the state at one entry, on its way to another replica. It shares the maps of sealed buckets, which nobody
+// changes, keeps the store's identities from being removed, and pins the segments.
+type checkpoint struct {
+	p        *Partition
+	head     head
+	sessions map[SessionID]*session
+	buckets  []*bucket
+	keys     keyspace
+	gen      uint32
+	segs     *log.Segments
+	pin      *log.Pin
+	close    sync.Once
+}
+
+// Checkpoint captures the state at the last entry applied; the newest identities are sealed, not copied.
+func (p *Partition) Checkpoint() (replica.Checkpoint, error) {
+	if p.closed {
+		return nil, errClosed()
+	}
+	st := &p.st
+	pin, err := p.v.segs.Pin(max(st.start, p.v.segs.Start()))
+	if err != nil {
+		return nil, fmt.Errorf("partition: checkpoint: %w", err)
+	}
+	st.window.seal()
+	p.pins.Add(1)
+	return &checkpoint{
+		p: p,
+		head: head{Version: snapshotVersion, Applied: st.applied, Next: st.next, Start: st.start, Stamp: st.stamp,
+			Expired: st.window.expired, Limits: st.spec.Limits},
+		sessions: st.sessions.snapshot(),
+		buckets:  slices.Clone(st.window.buckets),
+		keys:     p.keys,
+		gen:      st.window.gen,
+		segs:     p.v.segs,
+		pin:      pin,
+	}, nil
+}
+
+// Close lets go of what the checkpoint keeps. Idempotent.
+func (c *checkpoint) Close() error {
+	c.close.Do(func() {
+		c.pin.Release()
+		c.p.pins.Add(-1)
+	})
+	return nil
+}
+
+// WriteTo sends the state, and the batches that a receiver with rawHave lacks. It holds one frame and one batch in memory.
+func (c *checkpoint) WriteTo(ctx context.Context, s wire.Stream, rawHave []byte) error {
+	var h have
+	if len(rawHave) > 0 {
+		if err := wire.Unmarshal(rawHave, &h); err != nil {
+			return err
+		}
+	}
+	hd := c.head
+	var err error
+	if hd.From, hd.Fresh, err = c.sendFrom(&h); err != nil {
+		return err
+	}
+	w := &sender{s: s}
+	if err := w.message(ctx, frameHead, &hd); err != nil {
+		return err
+	}
+	if err := c.sendSessions(ctx, w); err != nil {
+		return err
+	}
+	if err := c.sendIdentities(ctx, w); err != nil {
+		return err
+	}
+	if err := c.sendBatches(ctx, w, hd.From); err != nil {
+		return err
+	}
+	return w.send(ctx, w.begin(frameEnd))
+}
+
+// sendFrom tells where the receiver's batches end, when they are a prefix of ours; else it gets all, afresh.
+func (c *checkpoint) sendFrom(h *have) (from uint64, fresh bool, err error) {
+	if h.Version == snapshotVersion && h.Next > c.head.Start && h.Next <= c.head.Next {
+		last, err := c.pin.Read(h.Next-1, 1, nil)
+		if err != nil {
+			return 0, false, err
+		}
+		if len(last) > 0 {
+			if m := &last[0].Meta; m.Next() == h.Next && m.Base == h.Base && m.Index == h.Index && m.PayloadCRC == h.CRC {
+				return h.Next, false, nil
+			}
+		}
+	}
+	if c.head.Start == c.head.Next {
+		return c.head.Next, true, nil
+	}
+	first, err := c.pin.Read(c.head.Start, 1, nil)
+	if err != nil {
+		return 0, false, err
+	}
+	if len(first) == 0 {
+		return 0, false, corrupt("the segments have nothing at offset %d", c.head.Start)
+	}
+	return first[0].Meta.Base, true, nil // Start may lie inside a batch
+}
+
+func (c *checkpoint) sendSessions(ctx context.Context, w *sender) error {
+	var group []sentSession
+	size := 0
+	flush := func() error {
+		err := w.message(ctx, frameSessions, group)
+		group, size = nil, 0
+		return err
+	}
+	for id, s := range c.sessions {
+		group = append(group, s.toSend(id))
+		if size += 64 + len(group[len(group)-1].Outcomes); size >= frameBytes/2 {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	if len(group) == 0 {
+		return nil
+	}
+	return flush()
+}
+
+// identitySender gathers the identities of one minute into frames.
+type identitySender struct {
+	w     *sender
+	frame []byte
+}
+
+func (s *identitySender) add(ctx context.Context, minute int64, hash [16]byte, o original) error {
+	if len(s.frame) == 0 {
+		s.frame = binary.LittleEndian.AppendUint64(s.w.begin(frameIdentities), uint64(minute))
+	}
+	s.frame = append(s.frame, hash[:]...)
+	s.frame = appendOriginal(s.frame, o)
+	if len(s.frame)+identitySize > frameBytes {
+		return s.flush(ctx)
+	}
+	return nil
+}
+
+func (s *identitySender) flush(ctx context.Context) error {
+	if len(s.frame) == 0 {
+		return nil
+	}
+	frame := s.frame
+	s.frame = nil
+	return s.w.send(ctx, frame)
+}
+
+// sendIdentities sends the window, oldest first. A minute that is partly in the store and partly in memory may be sent twice in
+// part: the receiver does not mind.
+func (c *checkpoint) sendIdentities(ctx context.Context, w *sender) error {
+	out := &identitySender{w: w}
+	scanned := int64(-1)
+	for _, bu := range c.buckets {
+		var err error
+		switch {
+		case bu.ids != nil:
+			for hash, o := range bu.ids {
+				if err = out.add(ctx, bu.minute, hash, o); err != nil {
+					break
+				}
+			}
+		case bu.minute != scanned:
+			scanned = bu.minute
+			err = c.scanMinute(ctx, bu.minute, out)
+		}
+		if err != nil {
+			return err
+		}
+		if err := out.flush(ctx); err != nil {
+			return err
+		}
+	}
+	// A snapshot installed meanwhile would have removed the keys under the scan.
+	if gen := c.p.generation(); gen != c.gen {
+		return wire.Errorf(wire.KindUnavailable, "", "the checkpoint's state was replaced")
+	}
+	return nil
+}
+
+func (c *checkpoint) scanMinute(ctx context.Context, minute int64, out *identitySender) error {
+	prefix := c.keys.minute(c.gen, minute)
+	return c.p.cfg.Store.Scan(prefix, func(key, value []byte) error {
+		_, hash, err := splitIdentityKey(key[len(prefix)-8:])
+		if err != nil {
+			return err
+		}
+		o, err := parseOriginal(value)
+		if err != nil || o.offset >= c.head.Next { // of an entry after the checkpoint
+			return err
+		}
+		return out.add(ctx, minute, hash, o)
+	})
+}
+
+func (c *checkpoint) sendBatches(ctx context.Context, w *sender, from uint64) error {
+	var buf []byte
+	for from < c.head.Next {
+		batches, err := c.pin.Read(from, frameBytes, nil)
+		if err != nil {
+			return err
+		}
+		for i := range batches {
+			if batches[i].Meta.Base >= c.head.Next {
+				batches = batches[:i]
+				break
+			}
+		}
+		if len(batches) == 0 {
+			return corrupt("the segments have nothing at offset %d", from)
+		}
+		from = batches[len(batches)-1].Meta.Next()
+		buf = appendBatches(buf[:0], batches)
+		for part := range slices.Chunk(buf, frameBytes) {
+			if err := w.send(ctx, append(w.begin(frameBatches), part...)); err != nil {
+				return err
+			}
+		}
+		c.pin.Move(from)
+	}
+	return nil
+}
