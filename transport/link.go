@@ -34,26 +34,42 @@ type link struct {
 	attempt chan struct{} // closed when the attempt under way, or about to start, ends; nil: none is
 	began   time.Time     // of the attempt
 	abort   context.CancelFunc
+	aborted time.Time // when hurry last used abort
+	start   boot      // of the peer, when it last connected to us
 	lastErr error
 	since   time.Time // of the present state
 }
 
-// freshAttempt is how old an attempt must be before news of the peer restarts it.
+// freshAttempt is how old an attempt must be before news of a restarted peer restarts it: a lost first packet is sent
+// again only after some time, and the more often it was lost the later.
 const freshAttempt = 100 * time.Millisecond
 
-// hurry makes the link dial at once instead of waiting out its backoff or a stale attempt.
-func (l *link) hurry() {
+// hurry makes the link dial at once, for the peer of that start has connected to us: it ends a backoff, and an attempt
+// that may be stuck. Two nodes that hurry each other must not restart each other's attempts for ever: without a new start
+// of the peer, an attempt is restarted only now and then.
+func (l *link) hurry(start boot) {
 	l.mu.Lock()
-	if l.sess == nil && l.abort != nil && time.Since(l.began) > freshAttempt {
-		l.abort()
+	if l.sess != nil {
+		l.mu.Unlock()
+		return
 	}
-	idle := l.sess == nil
-	l.mu.Unlock()
-	if idle {
-		select {
-		case l.kick <- struct{}{}:
-		default:
+	if l.abort != nil {
+		age := time.Since(l.began)
+		stuck := age > l.p.cfg.DialTimeout/3 && time.Since(l.aborted) > 2*l.p.cfg.DialTimeout
+		if start != l.start && age > freshAttempt || stuck {
+			l.aborted = time.Now()
+			l.abort()
 		}
+	}
+	l.start = start
+	l.mu.Unlock()
+	l.wake()
+}
+
+func (l *link) wake() {
+	select {
+	case l.kick <- struct{}{}:
+	default:
 	}
 }
 
@@ -73,7 +89,7 @@ func (l *link) move(addr string) {
 	if sess != nil {
 		sess.conn.Close(CloseReplaced, "the node has another address")
 	}
-	l.hurry()
+	l.wake()
 }
 
 // current is the working session, waiting for an attempt under way but not for a backoff.

@@ -203,7 +203,6 @@ func (in *inbound) request(ctx context.Context, c Conduit, h wire.Header, br *bu
 	if err != nil {
 		return err
 	}
-	c.StopReading(0)
 	gauge := in.p.m.serving.WithLabelValues("request")
 	gauge.Inc()
 	defer gauge.Dec()
@@ -221,7 +220,9 @@ func (in *inbound) request(ctx context.Context, c Conduit, h wire.Header, br *bu
 	if _, err := writeFrame(c, head, answer); err != nil {
 		return err
 	}
-	return c.CloseWrite()
+	_ = c.CloseWrite() // fails when the caller has what it wants
+	c.StopReading(0)
+	return nil
 }
 
 // open runs the handler of a stream that the peer opened.

@@ -150,7 +150,7 @@ func (p *Peers) arrived(in *inbound) {
 		if s := l.session(); s != nil && (s.peer.Nonce != in.peer.Nonce || s.peer.Boot != in.peer.Boot) {
 			s.conn.Close(CloseReplaced, "the peer has restarted")
 		}
-		l.hurry()
+		l.hurry(boot{in.peer.Boot, in.peer.Nonce})
 	}
 }
 
