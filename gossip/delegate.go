@@ -13,8 +13,11 @@ import (
 	"github.com/skeinmesh/skein/ring"
 )
 
-// errRefused is what memberlist is told about a node that may not join.
-var errRefused = errors.New("refused")
+// Why memberlist is told to leave a node out. The texts must not occur in other errors: see refused.
+var (
+	errRefused      = errors.New("not admitted to this mesh")
+	errOtherCluster = errors.New("belongs to another cluster")
+)
 
 // delegate is what memberlist calls, partly under its lock: every method copies what it needs, enqueues and returns.
 type delegate struct {

@@ -111,6 +111,34 @@ func start(t *testing.T, c Config, mods ...func(*Gossip)) *node {
 	return n
 }
 
+// counter adds up a counter or gauge over all its labels, or those of one label value.
+func (n *node) counter(t *testing.T, name, value string) float64 {
+	t.Helper()
+	families, err := n.cfg.Registerer.(*prometheus.Registry).Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := 0.0
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			if value == "" || len(m.GetLabel()) > 0 && m.GetLabel()[0].GetValue() == value {
+				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	return sum
+}
+
+// waitTries waits for so many more tries of seeds.
+func (n *node) waitTries(t *testing.T, more float64) {
+	t.Helper()
+	from := n.counter(t, "skein_gossip_joins_total", "")
+	eventually(t, "more tries", func() bool { return n.counter(t, "skein_gossip_joins_total", "") >= from+more })
+}
+
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(15 * time.Second)
@@ -281,7 +309,7 @@ func TestOtherClusterIsRefusedWithOneLineOnBothSides(t *testing.T) {
 	eventually(t, "both sides name both clusters", func() bool {
 		return a.log.count("refused", "test-cluster", "other-cluster") > 0 && b.log.count("refused", "test-cluster", "other-cluster") > 0
 	})
-	time.Sleep(200 * time.Millisecond) // several more tries
+	b.waitTries(t, 5)
 	for _, n := range []*node{a, b} {
 		if got := n.log.count("level=WARN"); got != 1 {
 			t.Errorf("%s wrote %d warnings:\n%s", n.cfg.Self.Name, got, strings.Join(n.log.all(), "\n"))
@@ -302,7 +330,7 @@ func TestOtherMeshIsRefusedWithOneLineOnBothSides(t *testing.T) {
 		return a.log.count("refused", testMesh.String(), c.Self.Mesh.String()) > 0 &&
 			b.log.count("refused", testMesh.String(), c.Self.Mesh.String()) > 0
 	})
-	time.Sleep(200 * time.Millisecond)
+	b.waitTries(t, 5)
 	for _, n := range []*node{a, b} {
 		if got := n.log.count("level=WARN"); got != 1 {
 			t.Errorf("%s wrote %d warnings:\n%s", n.cfg.Self.Name, got, strings.Join(n.log.all(), "\n"))
@@ -325,7 +353,7 @@ func TestOtherSecretIsRefusedWithOneLineOnBothSides(t *testing.T) {
 			eventually(t, "both sides say so", func() bool {
 				return a.log.count("another secret", "127.0.0.1") > 0 && b.log.count("another secret", "127.0.0.1") > 0
 			})
-			time.Sleep(200 * time.Millisecond)
+			b.waitTries(t, 5)
 			for _, n := range []*node{a, b} {
 				if got := n.log.count("level=WARN"); got != 1 || n.View().Len() != 1 {
 					t.Errorf("%s: %d warnings, %d members", n.cfg.Self.Name, got, n.View().Len())
@@ -358,7 +386,7 @@ func TestSilentSeedGivesOneLineAndIsJoinedLater(t *testing.T) {
 	c.Seeds = []string{addr}
 	b := start(t, c)
 	eventually(t, "one line", func() bool { return b.log.count("join address does not answer", addr) == 1 })
-	time.Sleep(300 * time.Millisecond)
+	b.waitTries(t, 5)
 	if n := b.log.count("level=WARN"); n != 1 {
 		t.Errorf("%d warnings", n)
 	}
@@ -454,4 +482,67 @@ func TestAdoptMeshOnlyOnce(t *testing.T) {
 		m, _ := a.View().Member(a.cfg.Self.ID)
 		return m.Mesh == testMesh
 	})
+}
+
+func TestSeedNameStandsForAllItsAddresses(t *testing.T) {
+	a := start(t, func() Config { c := fastConfig("a"); c.Self.Mesh = testMesh; return c }())
+	_, port, _ := net.SplitHostPort(a.Addr())
+	c := fastConfig("b")
+	c.Seeds = []string{net.JoinHostPort("localhost", port)} // ::1 as well, where nobody listens
+	b := start(t, c)
+	formed(t, []*node{a, b})
+}
+
+func TestSeedThatAdvertisesAnotherAddressIsNotJoinedEndlessly(t *testing.T) {
+	ca := fastConfig("a")
+	ca.Self.Mesh, ca.BindAddr, ca.AdvertiseAddr = testMesh, "0.0.0.0:0", "127.0.0.1"
+	a := start(t, ca)
+	_, port, _ := net.SplitHostPort(a.Addr())
+	c := fastConfig("b")
+	c.Seeds = []string{net.JoinHostPort("127.0.0.2", port)}
+	c.SeedMaxPause = time.Hour
+	c.SeedMinPause = 20 * time.Minute // three rounds at most before the pause is an hour
+	b := start(t, c)
+	formed(t, []*node{a, b})
+	if n := b.counter(t, "skein_gossip_joins_total", "ok"); n > 1 {
+		t.Errorf("joined %v times", n)
+	}
+}
+
+func TestClockSetBackBeforeARestartDoesNotSilenceANode(t *testing.T) {
+	nodes := mesh(t, 2, nil)
+	nodes[1].SetLoad(view.Load{CPUPercent: 10})
+	sees := func(cpu float32, f view.Flags) func() bool {
+		return func() bool {
+			m, _ := nodes[0].View().Member(nodes[1].cfg.Self.ID)
+			return m.Load.CPUPercent == cpu && m.Flags == f
+		}
+	}
+	eventually(t, "the load arrives", sees(10, 0))
+	nodes[1].stop()
+	c := nodes[1].cfg
+	c.Registerer = nil
+	c.Self.Flags = view.Cordoned
+	nodes[1] = start(t, c, func(g *Gossip) { g.self.Incarnation = 5; g.load.seq = 7; g.load.load.CPUPercent = 90 })
+	eventually(t, "what it says now counts", sees(90, view.Cordoned))
+}
+
+func TestKilledMemberIsSuspectedThenDead(t *testing.T) {
+	nodes := mesh(t, 3, func(_ int, c *Config) { c.SuspicionMult = 20 })
+	nodes[2].stop()
+	var seen []view.State
+	eventually(t, "dead", func() bool {
+		changed := nodes[0].Changed()
+		m, _ := nodes[0].View().Member(nodes[2].cfg.Self.ID)
+		if len(seen) == 0 || seen[len(seen)-1] != m.State {
+			seen = append(seen, m.State)
+		}
+		if m.State != view.StateDead {
+			<-changed
+		}
+		return m.State == view.StateDead
+	})
+	if want := []view.State{view.StateAlive, view.StateSuspect, view.StateDead}; !slices.Equal(seen, want) {
+		t.Errorf("states %v", seen)
+	}
 }

@@ -15,6 +15,9 @@ func (l *loop) takeInbox(now time.Time) {
 		u := view.Update{Members: make([]view.Member, 0, len(members))}
 		for id, m := range members {
 			l.logChange(id, m)
+			if old, ok := l.view.Member(id); ok && old.State == m.State {
+				m.Since = old.Since // news of something else: the belief is as old as it was
+			}
 			u.Members = append(u.Members, m)
 		}
 		l.merge(u)

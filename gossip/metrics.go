@@ -15,7 +15,7 @@ type metrics struct {
 	excessConns prometheus.Counter
 	joins       *prometheus.CounterVec // by result
 	sent        *prometheus.CounterVec // by kind
-	all         []prometheus.Collector
+	all         []prometheus.Collector // to unregister
 }
 
 func newMetrics(reg prometheus.Registerer, current func() *view.View) *metrics {
@@ -45,14 +45,22 @@ func newMetrics(reg prometheus.Registerer, current func() *view.View) *metrics {
 	m.all = append(m.all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "skein_gossip_hints", Help: "Owner hints in this node's view.",
 	}, func() float64 { return float64(current().CountHints()) }))
-	if reg != nil {
-		for _, c := range m.all {
-			if err := reg.Register(c); err != nil {
-				continue // a second instance on one registry: its figures are not shown
-			}
+	m.register(reg)
+	return m
+}
+
+// register leaves out what is there already: of two instances on one registry the second is not shown.
+func (m *metrics) register(reg prometheus.Registerer) {
+	if reg == nil {
+		return
+	}
+	shown := m.all[:0]
+	for _, c := range m.all {
+		if reg.Register(c) == nil {
+			shown = append(shown, c)
 		}
 	}
-	return m
+	m.all = shown
 }
 
 func (m *metrics) unregister(reg prometheus.Registerer) {

@@ -44,6 +44,9 @@ func (n *notices) put(x notice) {
 	case n.ch <- x:
 	default:
 		n.metrics.dropped.WithLabelValues("notices").Inc()
+		n.mu.Lock()
+		delete(n.last, x.key) // next time, then
+		n.mu.Unlock()
 	}
 }
 
@@ -117,7 +120,7 @@ func (n *notices) refuseSecret(peer string) {
 	n.put(notice{
 		level: slog.LevelWarn, key: "secret " + peer,
 		msg: "a node at this address uses another secret, or only one side uses one: " +
-			"secret must be the same on all nodes (secret_previous while it is being changed)",
+			"secret must be the same on all nodes (secret_previous while it is being changed), and join must name gossip ports",
 		attrs: []slog.Attr{slog.String("peer", peer)},
 	})
 }

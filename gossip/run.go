@@ -24,6 +24,8 @@ func (g *Gossip) libConfig(d *delegate) *memberlist.Config {
 	c.ProbeInterval = g.cfg.ProbeInterval
 	c.ProbeTimeout = g.cfg.ProbeTimeout
 	c.SuspicionMult = g.cfg.SuspicionMult
+	// From five members on a suspicion waits for others to confirm it, at most so many times as long.
+	c.SuspicionMaxTimeoutMult = 3
 	c.GossipInterval = g.cfg.GossipInterval
 	c.PushPullInterval = g.cfg.PushPullInterval
 	// A node that restarts elsewhere takes its id along as soon as its old address is known to be dead.

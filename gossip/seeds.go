@@ -17,7 +17,7 @@ import (
 const (
 	// maxSeedAddrs bounds the addresses of one seed name that are tried.
 	maxSeedAddrs = 64
-	// joinParallel is how many addresses are tried at once, so that silent ones do not hold up the rest.
+	// joinParallel is how many addresses are tried at once.
 	joinParallel = 8
 	// resolveTimeout bounds one lookup of a seed name.
 	resolveTimeout = 3 * time.Second
@@ -57,20 +57,16 @@ func newJoiner(g *Gossip, lib *memberlist.Memberlist) *joiner {
 }
 
 func (j *joiner) run(ctx context.Context) {
-	alone := true
+	before := 0
 	for {
-		others := j.g.View().CountPresent() - 1
-		if others <= 0 && !alone {
-			j.pause = j.g.cfg.SeedMinPause // everyone is gone: start over eagerly
+		// Eager after any change, for more may follow. Success alone is none: an address may belong to a member, or to this
+		// node, that advertises another, and would be joined again and again.
+		if now := j.g.View().CountPresent(); now != before {
+			before, j.pause = now, j.g.cfg.SeedMinPause
 		}
-		alone = others <= 0
-		joined, pending := j.round(ctx)
-		switch {
-		case joined > 0:
-			j.pause = j.g.cfg.SeedMinPause
-		case pending == 0:
+		if j.round(ctx) == 0 {
 			j.pause = j.g.cfg.SeedMaxPause
-		default:
+		} else {
 			j.pause = min(j.pause*3/2, j.g.cfg.SeedMaxPause)
 		}
 		if !pause(ctx, j.pause-j.pause/5+rand.N(j.pause*2/5+1)) {
@@ -79,8 +75,8 @@ func (j *joiner) run(ctx context.Context) {
 	}
 }
 
-// round tries every address that is due once. pending counts those that were due.
-func (j *joiner) round(ctx context.Context) (joined, pending int) {
+// round tries every address that is due once, and returns their number.
+func (j *joiner) round(ctx context.Context) int {
 	members := make(map[string]bool)
 	var dead []string
 	for _, m := range j.g.View().Members() {
@@ -96,6 +92,15 @@ func (j *joiner) round(ctx context.Context) (joined, pending int) {
 	if len(dead) > 0 {
 		tries = append(tries, &try{addr: dead[rand.IntN(len(dead))]})
 	}
+	j.contact(ctx, tries)
+	if ctx.Err() == nil {
+		j.report(tries)
+	}
+	return len(tries)
+}
+
+// contact joins all addresses, some at once, so that silent ones do not hold up the rest.
+func (j *joiner) contact(ctx context.Context, tries []*try) {
 	var group errgroup.Group
 	group.SetLimit(joinParallel)
 	for _, t := range tries {
@@ -106,14 +111,14 @@ func (j *joiner) round(ctx context.Context) (joined, pending int) {
 			return nil
 		})
 	}
-	_ = group.Wait()
-	if ctx.Err() != nil {
-		return 0, 0
-	}
+	_ = group.Wait() // no try returns an error; each keeps its own
+}
+
+// report counts what came of the tries, and notes which seeds are silent.
+func (j *joiner) report(tries []*try) {
 	answered := make(map[*seed]bool)
 	for _, t := range tries {
 		if t.err == nil {
-			joined++
 			j.g.metrics.joins.WithLabelValues("ok").Inc()
 		} else {
 			j.g.metrics.joins.WithLabelValues("failed").Inc()
@@ -121,7 +126,7 @@ func (j *joiner) round(ctx context.Context) (joined, pending int) {
 				j.g.notices.refuseSecret(hostOf(t.addr))
 			}
 		}
-		if t.seed != nil && (t.err == nil || !unreachable(t.err)) {
+		if t.seed != nil && (t.err == nil || refused(t.err)) {
 			answered[t.seed] = true
 		}
 	}
@@ -133,7 +138,6 @@ func (j *joiner) round(ctx context.Context) (joined, pending int) {
 	for s := range answered {
 		j.heard(s)
 	}
-	return joined, len(tries)
 }
 
 // due resolves the seeds and lists the addresses that are neither this node nor a member.
@@ -201,7 +205,7 @@ func (j *joiner) silent(s *seed, err error) {
 	s.told = true
 	j.g.notices.put(notice{
 		level: slog.LevelWarn,
-		msg: "join address does not answer: check that a node runs there, that name and port are right, and that the port " +
+		msg: "join address does not answer as a node: check that a node runs there, that name and port are right, and that the port " +
 			"is open for TCP and UDP; trying again quietly",
 		attrs: []slog.Attr{slog.String("join", s.addr), slog.String("reason", reason(err))},
 	})
@@ -216,11 +220,11 @@ func (j *joiner) heard(s *seed) {
 	s.silentSince, s.told = time.Time{}, false
 }
 
-// unreachable reports whether nobody answered at all; a node that answered and refused has a line of its own. The library
+// refused reports whether a node answered and one side refused the other, which has a line of its own. The library
 // flattens errors to text, so only the text can tell.
-func unreachable(err error) bool {
+func refused(err error) bool {
 	s := err.Error()
-	return strings.Contains(s, "dial ") || strings.Contains(s, "lookup ") || strings.Contains(s, "i/o timeout")
+	return strings.Contains(s, errRefused.Error()) || strings.Contains(s, errOtherCluster.Error()) || secretMismatch(s)
 }
 
 // reason is the end of an error's text, where the cause stands, on one line.

@@ -397,7 +397,7 @@ func (c *clusterConn) Read(p []byte) (int, error) {
 	c.seen = append(c.seen, p[:min(n, 2+255-len(c.seen))]...)
 	c.decide()
 	if c.refused && !c.inbound {
-		return 0, fmt.Errorf("%s belongs to another cluster", c.RemoteAddr())
+		return 0, fmt.Errorf("%s %w", c.RemoteAddr(), errOtherCluster)
 	}
 	return n, err
 }
