@@ -1,0 +1,413 @@
+package replica
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/skeinmesh/skein/flow/log"
+	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/transport/wire"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// mesh is a few hosts joined by a network in memory.
+type mesh struct {
+	t     testing.TB
+	rand  *rand.Rand
+	mu    sync.Mutex
+	nodes []*node
+	cut   map[[2]int]bool // from, to
+	loss  float64
+	delay time.Duration // up to
+	tune  func(*Config)
+	fixed bool // no growth: Desired is what the group has
+}
+
+type node struct {
+	m       *mesh
+	i       int
+	id      ring.NodeID
+	journal *memJournal
+	store   *memStore
+	bulks   map[ring.GroupID]*bulk
+	host    *Host
+	cancel  context.CancelFunc
+	ended   chan error
+	up      bool
+	failing func(log.Entry) error
+}
+
+func newMesh(t testing.TB, n int, seed uint64) *mesh {
+	m := &mesh{t: t, rand: rand.New(rand.NewPCG(seed, 1)), cut: map[[2]int]bool{}, delay: 2 * time.Millisecond}
+	for i := range n {
+		nd := &node{m: m, i: i, journal: newMemJournal(), store: newMemStore(), bulks: map[ring.GroupID]*bulk{}}
+		nd.id[0], nd.id[15] = 0xaa, byte(i+1)
+		m.nodes = append(m.nodes, nd)
+	}
+	return m
+}
+
+// inMesh runs fn in a bubble of virtual time with n running hosts, and stops them after it.
+func inMesh(t *testing.T, n int, fn func(m *mesh)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, n, 7)
+		for _, nd := range m.nodes {
+			nd.start()
+		}
+		fn(m)
+		m.stop()
+	})
+}
+
+func (m *mesh) stop() {
+	for _, nd := range m.nodes {
+		if nd.up {
+			nd.stop()
+		}
+		nd.journal.Close()
+	}
+	time.Sleep(time.Second) // deliveries under way
+}
+
+func (n *node) start() {
+	cfg := DefaultConfig()
+	cfg.Self, cfg.Journal, cfg.Store = n.id, n.journal, n.store
+	cfg.Sender, cfg.Caller, cfg.Placement = n, n, n
+	cfg.Rand = rand.New(rand.NewPCG(n.m.rand.Uint64(), 3))
+	if os.Getenv("SKEIN_TEST_LOG") != "" {
+		cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", n.i)
+	}
+	cfg.Factories = map[GroupKind]Factory{KindPartition: func(b Birth, prefix []byte) (StateMachine, error) {
+		f := n.bulk(b.Group)
+		r := &recorder{f: f, store: n.store, key: append(slices.Clone(prefix), 'n'), fail: n.failing}
+		if v, ok, _ := n.store.Get(r.key); ok {
+			r.count = beUint64(v)
+		}
+		return r, nil
+	}}
+	if n.m.tune != nil {
+		n.m.tune(&cfg)
+	}
+	h, err := NewHost(cfg)
+	if err != nil {
+		n.m.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	n.m.mu.Lock()
+	n.host, n.cancel, n.ended, n.up = h, cancel, ended, true
+	n.m.mu.Unlock()
+	go func() { ended <- h.Run(ctx) }()
+	select {
+	case <-h.Ready():
+	case err := <-ended:
+		n.m.t.Fatalf("node %d: %v", n.i, err)
+	}
+}
+
+func beUint64(b []byte) (v uint64) {
+	for _, c := range b {
+		v = v<<8 | uint64(c)
+	}
+	return v
+}
+
+func (n *node) bulk(g ring.GroupID) *bulk {
+	n.m.mu.Lock()
+	defer n.m.mu.Unlock()
+	if n.bulks[g] == nil {
+		n.bulks[g] = &bulk{}
+	}
+	return n.bulks[g]
+}
+
+// stop ends the host in order.
+func (n *node) stop() {
+	n.m.mu.Lock()
+	n.up = false
+	n.m.mu.Unlock()
+	n.cancel()
+	if err := <-n.ended; err != nil {
+		n.m.t.Errorf("node %d: %v", n.i, err)
+	}
+}
+
+// crash ends the host as by a power cut: nothing that was not synced survives.
+func (n *node) crash() {
+	n.m.mu.Lock()
+	n.up = false
+	n.m.mu.Unlock()
+	n.journal.crash()
+	n.cancel()
+	<-n.ended
+	n.store.crash(n.m.rand)
+	for _, f := range n.bulks {
+		f.crash(n.m.rand)
+	}
+	n.journal.start()
+}
+
+func (m *mesh) find(id ring.NodeID) *node {
+	for _, n := range m.nodes {
+		if n.id == id {
+			return n
+		}
+	}
+	return nil
+}
+
+// reach gives the node when a message from n gets to it.
+func (n *node) reach(to ring.NodeID) *node {
+	n.m.mu.Lock()
+	defer n.m.mu.Unlock()
+	d := n.m.find(to)
+	if d == nil || !d.up || !n.up || n.m.cut[[2]int{n.i, d.i}] || n.m.rand.Float64() < n.m.loss {
+		return nil
+	}
+	return d
+}
+
+func (n *node) Send(to ring.NodeID, _ wire.Class, body []byte) bool {
+	d := n.reach(to)
+	if d == nil {
+		return true
+	}
+	h := d.host
+	n.m.mu.Lock()
+	after := time.Duration(n.m.rand.Int64N(int64(n.m.delay)))
+	n.m.mu.Unlock()
+	time.AfterFunc(after, func() {
+		n.m.mu.Lock()
+		ok := d.up && d.host == h && !n.m.cut[[2]int{n.i, d.i}]
+		n.m.mu.Unlock()
+		if ok {
+			h.HandleRaft(n.id, body)
+		}
+	})
+	return true
+}
+
+func (n *node) Call(ctx context.Context, to ring.NodeID, _ wire.Class, m wire.Method, body []byte) ([]byte, error) {
+	d := n.reach(to)
+	if d == nil || m != wire.MethodBirth {
+		return nil, wire.Errorf(wire.KindUnavailable, "", "unreachable")
+	}
+	return d.host.HandleBirth(ctx, n.id, body)
+}
+
+func (n *node) Open(ctx context.Context, to ring.NodeID, _ wire.Class, m wire.Method, hello []byte) (wire.Stream, error) {
+	d := n.reach(to)
+	if d == nil || m != wire.MethodSnapshot {
+		return nil, wire.Errorf(wire.KindUnavailable, "", "unreachable")
+	}
+	a, b := newPipe()
+	go func() { b.Close(d.host.HandleSnapshot(context.Background(), n.id, hello, b)) }()
+	return a, nil
+}
+
+// Desired: every node of the mesh, current members first.
+func (n *node) Desired(_ ring.GroupID, want int, current []ring.NodeID) []ring.NodeID {
+	out := slices.Clone(current)
+	if n.m.fixed {
+		return out
+	}
+	n.m.mu.Lock()
+	defer n.m.mu.Unlock()
+	for _, d := range n.m.nodes {
+		if d.up && !slices.Contains(out, d.id) {
+			out = append(out, d.id)
+		}
+	}
+	return out[:min(len(out), want)]
+}
+
+func (n *node) Alive(id ring.NodeID) bool {
+	n.m.mu.Lock()
+	defer n.m.mu.Unlock()
+	d := n.m.find(id)
+	return d != nil && d.up
+}
+
+// pipe is one end of a stream in memory.
+type pipe struct {
+	out, in chan []byte
+	closed  chan struct{}
+	once    *sync.Once
+	sent    sync.Once
+}
+
+func newPipe() (a, b *pipe) {
+	x, y, c, o := make(chan []byte, 4), make(chan []byte, 4), make(chan struct{}), new(sync.Once)
+	return &pipe{out: x, in: y, closed: c, once: o}, &pipe{out: y, in: x, closed: c, once: o}
+}
+
+func (p *pipe) Send(ctx context.Context, f []byte) error {
+	select {
+	case p.out <- slices.Clone(f):
+		return nil
+	case <-p.closed:
+		return closedErr("send")
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (p *pipe) Recv(ctx context.Context) ([]byte, error) {
+	select {
+	case f, ok := <-p.in:
+		if !ok {
+			return nil, io.EOF
+		}
+		return f, nil
+	default:
+	}
+	select {
+	case f, ok := <-p.in:
+		if !ok {
+			return nil, io.EOF
+		}
+		return f, nil
+	case <-p.closed:
+		return nil, closedErr("recv")
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (p *pipe) CloseSend() error  { p.sent.Do(func() { close(p.out) }); return nil }
+func (p *pipe) Close(error) error { p.once.Do(func() { close(p.closed) }); return nil }
+
+// Helpers of the tests.
+
+func testGroup(i byte) (g ring.GroupID) { g[0], g[15] = 0xbb, i; return g }
+
+// birth is the record of a group founded on the given nodes, first one first.
+func (m *mesh) birth(g ring.GroupID, on ...int) Birth {
+	b := Birth{Group: g, Kind: KindPartition, Spec: []byte("spec")}
+	for i, n := range on {
+		b.Members = append(b.Members, Member{ID: ring.ReplicaID(i + 1), Node: m.nodes[n].id})
+	}
+	return b
+}
+
+// found creates the group on the given nodes.
+func (m *mesh) found(g ring.GroupID, on ...int) {
+	m.t.Helper()
+	b := m.birth(g, on...)
+	for i, n := range on {
+		b.Self = ring.ReplicaID(i + 1)
+		if err := m.nodes[n].host.Create(context.Background(), b); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+}
+
+func (m *mesh) group(n int, g ring.GroupID) *Group {
+	if !m.nodes[n].up {
+		return nil
+	}
+	r, _ := m.nodes[n].host.Group(g)
+	return r
+}
+
+// await polls until cond holds, in virtual time.
+func (m *mesh) await(what string, cond func() bool) {
+	m.t.Helper()
+	for range 3000 {
+		if cond() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	m.t.Fatalf("never: %s", what)
+}
+
+// owner waits for a ready owner among the nodes that are up (or those named).
+func (m *mesh) owner(g ring.GroupID, among ...int) *Group {
+	m.t.Helper()
+	var out *Group
+	m.await("an owner", func() bool {
+		for i := range m.nodes {
+			if len(among) > 0 && !slices.Contains(among, i) {
+				continue
+			}
+			if r := m.group(i, g); r != nil && r.Status().Ready {
+				out = r
+				return true
+			}
+		}
+		return false
+	})
+	return out
+}
+
+func (m *mesh) nodeOf(g *Group) *node { return m.find(g.h.cfg.Self) }
+
+// propose retries until one value is acknowledged.
+func (m *mesh) propose(g ring.GroupID, v string) Outcome {
+	m.t.Helper()
+	for range 200 {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		o := m.owner(g).ProposeWait(ctx, []byte(v))
+		cancel()
+		if o.Err == nil {
+			return o
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	m.t.Fatalf("%q was never acknowledged", v)
+	return Outcome{}
+}
+
+// converge waits until the named nodes have applied the same, and gives it.
+func (m *mesh) converge(g ring.GroupID, on ...int) []string {
+	m.t.Helper()
+	var first []string
+	m.await("the same state everywhere", func() bool {
+		first = m.nodes[on[0]].bulk(g).values()
+		var applied uint64
+		for _, n := range on {
+			r := m.group(n, g)
+			if r == nil {
+				return false
+			}
+			st := r.Status()
+			if applied == 0 {
+				applied = st.Applied
+			}
+			if st.Applied != applied || st.Commit != applied || !slices.Equal(first, m.nodes[n].bulk(g).values()) {
+				return false
+			}
+		}
+		return true
+	})
+	return first
+}
+
+func (m *mesh) split(a, b int, on bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.cut[[2]int{a, b}], m.cut[[2]int{b, a}] = on, on
+}
+
+func (m *mesh) isolate(n int, on bool) {
+	for i := range m.nodes {
+		if i != n {
+			m.split(n, i, on)
+		}
+	}
+}
+
+func value(i int) string { return fmt.Sprintf("v%04d", i) }
