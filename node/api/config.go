@@ -118,6 +118,8 @@ type Deps struct {
 	Budget Budget
 	// Auth decides who may do what; nil: everyone may do everything (and Listen insists on loopback or Config.Insecure).
 	Auth Authorizer
+	// Owner names the node believed to own a partition, or ""; it answers from memory. nil: no Skein-Owner hints.
+	Owner func(stream string, p ring.PartitionID) string
 	// Routes are added to the server's own.
 	Routes []Registrar
 	// Log may be nil. Registerer and Gatherer may be nil: then nothing is counted and /metrics is empty.

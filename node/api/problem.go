@@ -90,6 +90,7 @@ var byCode = map[string]int{
 	wire.CodeIdempotencyReuse: http.StatusUnprocessableEntity,
 	wire.CodeTooLarge:         http.StatusRequestEntityTooLarge,
 	"quota":                   http.StatusTooManyRequests,
+	"version-mismatch":        http.StatusPreconditionFailed,
 }
 
 var byKind = map[wire.Kind]struct {

@@ -1,0 +1,211 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/skeinmesh/skein/flow"
+	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/transport/wire"
+)
+
+// readParams is what a subscriber asked for.
+type readParams struct {
+	stream string
+	format string
+	req    flow.SubscribeRequest
+	limit  int // events; 0: no limit
+	wait   time.Duration
+	open   time.Duration // how long opening, or a whole page, may take
+	// endGuess: the end is asked only to know when a page without wait_ms is complete; reading goes on without it.
+	endGuess bool
+}
+
+const (
+	pageLimit    = 100    // events of a page where no limit is given
+	pageLimitMax = 10_000 // and at most
+)
+
+// subscribe reads a stream as server-sent events, as lines, or one page: GET /v1/streams/{stream}/events.
+func (s *Server) subscribe(c *Call) {
+	p, err := c.readParams()
+	if err != nil {
+		c.Fail(err)
+		return
+	}
+	if s.draining() {
+		c.Fail(NewProblem(http.StatusServiceUnavailable, wire.CodeDraining, "this node is draining; subscribe at another one"))
+		return
+	}
+	if s.subs.Add(1) > int64(s.cfg.MaxSubscribers) {
+		s.subs.Add(-1)
+		c.Fail(overloaded("this node has " + strconv.Itoa(s.cfg.MaxSubscribers) + " subscriptions already; try another one"))
+		return
+	}
+	defer s.subs.Add(-1)
+	gauge := s.met.subs.WithLabelValues(p.format)
+	gauge.Inc()
+	defer gauge.Dec()
+
+	ctx, cancel := context.WithCancelCause(c.R.Context())
+	defer cancel(nil)
+	sub, err := s.open(ctx, cancel, p)
+	if err != nil {
+		c.Fail(err)
+		return
+	}
+	// A subscription that ended by itself has nothing left to say.
+	defer func() { _ = sub.Close() }()
+	if p.format == formatJSON {
+		c.page(ctx, p, sub)
+		return
+	}
+	newPump(c, p, sub).run(ctx, cancel)
+}
+
+// open subscribes within p.open; the context goes on to live as long as the subscription.
+func (s *Server) open(ctx context.Context, cancel context.CancelCauseFunc, p readParams) (flow.Subscription, error) {
+	timer := time.AfterFunc(p.open, func() { cancel(context.DeadlineExceeded) })
+	defer timer.Stop()
+	sub, err := s.dep.Subscriber.Subscribe(ctx, p.stream, p.req)
+	if err != nil && p.endGuess && wire.KindOf(err) == wire.KindUnavailable {
+		p.req.UntilEnd = false
+		sub, err = s.dep.Subscriber.Subscribe(ctx, p.stream, p.req)
+	}
+	return sub, readError(ctx, err)
+}
+
+// readError says what an error of reading means: a cause given to the context beats the context's own words.
+func readError(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[*wire.Error](err); !ok && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+func (c *Call) readParams() (p readParams, err error) {
+	p.stream = c.Path("stream")
+	if err := checkName(p.stream); err != nil {
+		return p, err
+	}
+	if p.format, err = negotiate(c.R.Header); err != nil {
+		return p, err
+	}
+	if p.open, err = c.Millis("timeout_ms", c.s.cfg.PublishDeadline, 1); err != nil {
+		return p, err
+	}
+	if v, ok := c.Query("key"); ok {
+		p.req.Key, p.req.HasKey = []byte(v), true
+	}
+	if v, ok := c.Query("partition"); ok {
+		id, err := partitionID(v)
+		if err != nil {
+			return p, err
+		}
+		p.req.Partition = &id
+	}
+	switch v, ok := c.Query("until"); {
+	case !ok:
+	case v == "end":
+		p.req.UntilEnd = true
+	default:
+		return p, invalid("query parameter until: " + strconv.Quote(clip(v)) + " is not end, the only value")
+	}
+	if err := c.limits(&p); err != nil {
+		return p, err
+	}
+	p.req.From, err = c.position(p)
+	return p, err
+}
+
+func (c *Call) limits(p *readParams) error {
+	def, most := int64(0), int64(math.MaxInt32)
+	if p.format == formatJSON {
+		def, most = pageLimit, pageLimitMax
+	}
+	limit, err := c.Int("limit", def, 1, most)
+	if err != nil {
+		return err
+	}
+	p.limit = int(limit)
+	_, waits := c.Query("wait_ms")
+	if waits && p.format != formatJSON {
+		return invalid("wait_ms is for pages (Accept: application/json); a stream waits by itself")
+	}
+	if p.wait, err = c.Millis("wait_ms", 0, 0); err != nil {
+		return err
+	}
+	if p.format == formatJSON {
+		p.open = max(p.open, p.wait+time.Second)
+		p.endGuess = p.wait == 0 && !p.req.UntilEnd
+		p.req.UntilEnd = p.req.UntilEnd || p.endGuess
+	}
+	return nil
+}
+
+// position is where to start: Last-Event-ID, which a reconnecting client sends by itself, beats from. Live reading starts at the
+// latest event, everything that ends at the earliest.
+func (c *Call) position(p readParams) (flow.Position, error) {
+	if id := c.R.Header.Get("Last-Event-ID"); id != "" {
+		cur, err := flow.ParseCursor(id)
+		return flow.Position{Kind: flow.FromCursor, Cursor: cur}, err
+	}
+	from, ok := c.Query("from")
+	if !ok {
+		if p.req.UntilEnd || p.format == formatJSON {
+			return flow.Position{Kind: flow.FromEarliest}, nil
+		}
+		return flow.Position{Kind: flow.FromLatest}, nil
+	}
+	if from == "" {
+		return flow.Position{}, invalid("query parameter from is empty; it is earliest, latest, @TIME, -DURATION, PARTITION:OFFSET or a cursor")
+	}
+	return flow.ParsePosition(from, c.s.now())
+}
+
+func partitionID(v string) (ring.PartitionID, error) {
+	n, err := strconv.ParseUint(v, 10, 32)
+	if err != nil {
+		return 0, invalid("partition " + strconv.Quote(clip(v)) + " is not a whole number within 0 and 4294967295")
+	}
+	return ring.PartitionID(n), nil
+}
+
+// eventAt answers with one event: GET /v1/streams/{stream}/partitions/{partition}/events/{offset}.
+func (s *Server) eventAt(c *Call) {
+	name := c.Path("stream")
+	if err := checkName(name); err != nil {
+		c.Fail(err)
+		return
+	}
+	part, err := partitionID(c.Path("partition"))
+	if err != nil {
+		c.Fail(err)
+		return
+	}
+	offset, err := strconv.ParseUint(c.Path("offset"), 10, 63)
+	if err != nil {
+		c.Fail(invalid("offset " + strconv.Quote(clip(c.Path("offset"))) + " is not a whole number within 0 and 2^63-1"))
+		return
+	}
+	ctx, cancel, err := c.Deadline(readDeadline)
+	if err != nil {
+		c.Fail(err)
+		return
+	}
+	defer cancel()
+	ev, err := s.dep.Subscriber.EventAt(ctx, name, part, offset)
+	if err != nil {
+		c.Fail(err)
+		return
+	}
+	var enc encoder
+	c.Bytes(http.StatusOK, contentJSON, append(enc.appendEvent(nil, &ev), '\n'))
+}
