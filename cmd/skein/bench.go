@@ -25,7 +25,7 @@ func (p *process) benchCommand() *cobra.Command {
 		Short: "Load a mesh with publishes and measure it",
 		Long: "Publish generated events and report rate and latency by percentile. Each client has one request in flight.\n" +
 			"Without a name a new stream is made, and deleted at the end unless --keep.",
-		Args:    cobra.MaximumNArgs(1),
+		Args:    arguments("[STREAM]"),
 		Example: "  skein bench --events 100000 --size 1024 --clients 8 --batch 500\n  skein bench --keys 10000 --key-skew 1.2 -o json",
 	}
 	f := cmd.Flags()
@@ -124,7 +124,7 @@ func (p *process) benchStream(ctx context.Context, c *client.Client, cfg *bench.
 	if replicas > 0 {
 		settings["replicas"] = replicas
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := questionContext(ctx)
 	defer cancel()
 	_, err = c.CreateStream(ctx, cfg.Stream, settings, made)
 	return made, err
@@ -132,7 +132,7 @@ func (p *process) benchStream(ctx context.Context, c *client.Client, cfg *bench.
 
 // dropStream removes the stream even after an interrupt.
 func (p *process) dropStream(c *client.Client, stream string) {
-	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
+	ctx, cancel := questionContext(context.Background())
 	defer cancel()
 	if err := c.DeleteStream(ctx, stream); err != nil {
 		fmt.Fprintf(p.err, "skein: stream %s is left behind: %v\n", stream, err)

@@ -22,7 +22,7 @@ func (p *process) devCommand() *cobra.Command {
 		Short: "Run a local mesh to try Skein out",
 		Long: "Run a mesh of separate processes on loopback until Ctrl-C. Node i, from 0, listens at base port + 10·i (HTTP),\n" +
 			"+1 (QUIC) and +2 (gossip). Streams are created on their first publish. Without --data-dir everything is removed at the end.",
-		Args:    cobra.NoArgs,
+		Args:    arguments(),
 		Example: "  skein dev\n  skein dev -n 5 --base-port 9400 --data-dir ./mesh",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.BasePort < 1 {

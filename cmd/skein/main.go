@@ -126,7 +126,7 @@ func (p *process) root() *cobra.Command {
 		Long:          "Skein is an event-stream mesh without a coordinator: run `skein dev` to try it on this machine.",
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
+		Args:          arguments(),
 		PersistentPreRun: func(*cobra.Command, []string) {
 			p.started = true
 		},
@@ -154,6 +154,26 @@ func (p *process) root() *cobra.Command {
 	return root
 }
 
+// arguments wants the words named, "STREAM" or "[FILE...]", and says which one is missing.
+func arguments(what ...string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		most := len(what)
+		for i, w := range what {
+			switch {
+			case strings.HasSuffix(w, "...]"):
+				most = max(most, len(args))
+			case i >= len(args) && !strings.HasPrefix(w, "["):
+				return fmt.Errorf("%s is missing", w)
+			}
+		}
+		if len(args) > most {
+			return fmt.Errorf("%q is one word too many", args[most])
+		}
+		return nil
+	}
+}
+
+// noSuchCommand refuses words behind a command that only holds others.
 func noSuchCommand(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

@@ -30,9 +30,10 @@ func (p *process) meshCommand() *cobra.Command {
 		}
 		return q
 	}, p.partitionsText)
-	partitions.Args = cobra.MaximumNArgs(1)
+	partitions.Args = arguments("[STREAM]")
 	partitions.Flags().StringVar(&stream, "stream", "", "only this stream")
 	cmd.AddCommand(partitions)
+	cmd.Args = noSuchCommand
 	return cmd
 }
 
@@ -44,7 +45,7 @@ func (p *process) meshQuery(use, short, path string, text func(json.RawMessage) 
 func (p *process) meshQueryWith(use, short, path string, query func(args []string) url.Values, text func(json.RawMessage) error) *cobra.Command {
 	var s serverFlags
 	var o outputFlag
-	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: use, Short: short, Args: arguments()}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := o.check(); err != nil {
 			return err
@@ -54,7 +55,7 @@ func (p *process) meshQueryWith(use, short, path string, query func(args []strin
 			return err
 		}
 		defer c.Close()
-		ctx, cancel := context.WithTimeout(cmd.Context(), requestTimeout)
+		ctx, cancel := questionContext(cmd.Context())
 		defer cancel()
 		raw, err := c.Raw(ctx, path, query(args))
 		if err != nil {

@@ -26,7 +26,7 @@ func (p *process) nodeCommand() *cobra.Command {
 		Long: "Run a node until SIGTERM or SIGINT; a second signal ends it at once, SIGHUP reloads what can be reloaded.\n\n" +
 			"Each setting comes from its flag, else its environment variable, else the file (--config), else its default.\n" +
 			"The first node of a mesh takes --found, every other --join HOST:PORT.",
-		Args: cobra.NoArgs,
+		Args: arguments(),
 		Example: "  skein node --found\n" +
 			"  skein node --config /etc/skein/skein.yaml --join 10.0.0.1:8402",
 	}
@@ -65,12 +65,25 @@ func addKeyFlags(flags *pflag.FlagSet) {
 		case k.Fallback != "" || k.Default != "" && !k.IsBool():
 			usage += fmt.Sprintf(" (default %s)", k.Default+k.Fallback)
 		}
-		flags.String(k.Flag(), "", usage)
+		flags.Var(&keyFlag{key: k}, k.Flag(), usage)
 		if k.IsBool() {
 			flags.Lookup(k.Flag()).NoOptDefVal = "true"
 		}
 	}
 }
+
+// keyFlag takes a key's value as text: what it means is decided where all sources meet.
+type keyFlag struct {
+	key  config.Key
+	text string
+}
+
+func (f *keyFlag) Set(s string) error {
+	f.text = s
+	return nil
+}
+func (f *keyFlag) String() string { return f.text }
+func (f *keyFlag) Type() string   { return f.key.Kind() }
 
 func givenKeys(flags *pflag.FlagSet) map[string]string {
 	given := map[string]string{}
@@ -133,7 +146,9 @@ func onHangup(f func()) (stop func()) {
 }
 
 // reloader is the part of a node that a SIGHUP needs.
-type reloader interface{ Reload(config.Config) }
+type reloader interface {
+	Reload(config.Config) (applied, restart []string)
+}
 
 // reload reads the sources again and gives the node what it can take over. A configuration that is wrong changes nothing.
 func reload(n reloader, cfg *config.Config, sources config.Sources, level *slog.LevelVar, logger *slog.Logger) {

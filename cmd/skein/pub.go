@@ -41,7 +41,7 @@ func (p *process) pubCommand() *cobra.Command {
 			"The identity of a line is run id, file and line number: retries store it once, and running the command again\n" +
 			"publishes again. An interrupted run goes on with --resume and the run id that was printed.\n\n" +
 			"Lines of one key stay in order, and so do lines without a key.",
-		Args: cobra.MinimumNArgs(1),
+		Args: arguments("STREAM", "[FILE...]"),
 		Example: "  tail -f app.log | skein pub logs\n" +
 			"  skein pub orders orders.ndjson --json --key-field customer.id\n" +
 			"  skein pub blocks hdfs.log --key-regex 'blk_-?[0-9]+'",
@@ -182,7 +182,7 @@ func (o *pubOptions) lanesFor(ctx context.Context, c *client.Client, stream stri
 	if !keyed {
 		return 1
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := questionContext(ctx)
 	defer cancel()
 	st, err := c.GetStream(ctx, stream)
 	if err != nil {

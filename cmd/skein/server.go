@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -25,9 +26,10 @@ func (s *serverFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&s.context, "context", "", "name of a mesh in the contexts file (SKEIN_CONTEXT)")
 }
 
-// client resolves the addresses: flag, then environment, then context, then the default.
-func (s *serverFlags) client(p *process, verbose bool) (*client.Client, error) {
-	cfg := client.Config{Servers: s.servers}
+// client resolves the addresses: flag, then environment, then context, then the default. A patient client goes on trying to connect,
+// and says so; the other one gives up at once.
+func (s *serverFlags) client(p *process, patient bool) (*client.Client, error) {
+	cfg := client.Config{Servers: s.servers, GiveUpUnreachable: !patient}
 	if env := p.getenv("SKEIN_SERVER"); len(cfg.Servers) == 0 && env != "" && s.context == "" {
 		cfg.Servers = strings.Split(env, ",")
 	}
@@ -42,7 +44,7 @@ func (s *serverFlags) client(p *process, verbose bool) (*client.Client, error) {
 			cfg.Servers = []string{defaultServer}
 		}
 	}
-	if verbose {
+	if patient {
 		cfg.OnRetry = p.reportRetries()
 	}
 	c, err := client.New(cfg)
@@ -92,6 +94,11 @@ func (p *process) reportRetries() func(error, time.Duration) {
 
 // requestTimeout bounds commands that ask one question.
 const requestTimeout = 15 * time.Second
+
+// questionContext ends after requestTimeout, with words for people.
+func questionContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, requestTimeout, fmt.Errorf("no answer within %v", requestTimeout))
+}
 
 // colour reports whether stdout takes colours.
 func (p *process) colour() bool {

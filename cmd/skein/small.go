@@ -19,7 +19,7 @@ func (p *process) keygenCommand() *cobra.Command {
 		Short:   "Print a new secret for a mesh",
 		Long:    "Print a new random secret. All nodes of a mesh share one; keep it in a file that only the node's user can read.",
 		Example: "  (umask 077; skein keygen > skein.secret)\n  skein node --secret-file skein.secret --found",
-		Args:    cobra.NoArgs,
+		Args:    arguments(),
 		RunE: func(*cobra.Command, []string) error {
 			_, err := fmt.Fprintln(p.out, config.NewSecret().Text())
 			return err
@@ -32,7 +32,7 @@ func (p *process) versionCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  cobra.NoArgs,
+		Args:  arguments(),
 		RunE: func(*cobra.Command, []string) error {
 			if err := o.check(); err != nil {
 				return err
@@ -78,7 +78,7 @@ func (p *process) healthCommand() *cobra.Command {
 		Use:   "health",
 		Short: "Ask a node whether it takes traffic",
 		Long:  "Ask a node whether it takes traffic: exit code 0 and \"ok\", or 1 and the reason. Fit for container health checks.",
-		Args:  cobra.NoArgs,
+		Args:  arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := s.client(p, false)
 			if err != nil {

@@ -89,7 +89,7 @@ func (p *process) ask(cmd *cobra.Command, s *serverFlags, o *outputFlag, f func(
 		return err
 	}
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(cmd.Context(), requestTimeout)
+	ctx, cancel := questionContext(cmd.Context())
 	defer cancel()
 	return f(ctx, c)
 }
@@ -101,7 +101,7 @@ func (p *process) streamCreate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "create STREAM",
 		Short:   "Create a stream; one that exists with equal settings is fine",
-		Args:    cobra.ExactArgs(1),
+		Args:    arguments("STREAM"),
 		Example: "  skein stream create orders --partitions 8 --retention 7d",
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -130,7 +130,7 @@ func (p *process) streamCreate() *cobra.Command {
 func (p *process) streamList() *cobra.Command {
 	var s serverFlags
 	var o outputFlag
-	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List streams", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List streams", Args: arguments()}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return p.ask(cmd, &s, &o, func(ctx context.Context, c *client.Client) error {
 			if o.format != "text" {
@@ -171,7 +171,7 @@ func retention(st client.Stream) string {
 func (p *process) streamShow() *cobra.Command {
 	var s serverFlags
 	var o outputFlag
-	cmd := &cobra.Command{Use: "show STREAM", Short: "Show a stream's settings and partitions", Args: cobra.ExactArgs(1)}
+	cmd := &cobra.Command{Use: "show STREAM", Short: "Show a stream's settings and partitions", Args: arguments("STREAM")}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return p.ask(cmd, &s, &o, func(ctx context.Context, c *client.Client) error {
 			raw, err := c.Raw(ctx, "/v1/streams/"+url.PathEscape(args[0]), nil)
@@ -214,7 +214,7 @@ func (p *process) streamAlter() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "alter STREAM",
 		Short:   "Change a stream's settings",
-		Args:    cobra.ExactArgs(1),
+		Args:    arguments("STREAM"),
 		Example: "  skein stream alter orders --retention 14d",
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -249,7 +249,7 @@ func (p *process) streamDelete() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "delete STREAM --confirm STREAM",
 		Short:   "Delete a stream with all of its events",
-		Args:    cobra.ExactArgs(1),
+		Args:    arguments("STREAM"),
 		Example: "  skein stream delete orders --confirm orders",
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

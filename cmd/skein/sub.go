@@ -43,7 +43,7 @@ func (p *process) subCommand() *cobra.Command {
 			"full (time, partition, offset, key and value, for people).\n\n" +
 			"With --cursor-file the place is written after the events before it were, and the next run starts there: an event may\n" +
 			"come twice after a crash, none is left out.",
-		Args: cobra.ExactArgs(1),
+		Args: arguments("STREAM"),
 		Example: "  skein sub orders --from earliest --until-end\n" +
 			"  skein sub orders --from -15m -f json\n" +
 			"  skein sub orders --from earliest --cursor-file orders.cursor",

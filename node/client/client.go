@@ -31,6 +31,9 @@ type Config struct {
 	// MinBackoff and MaxBackoff bound the pause between tries, which doubles and is jittered by half; defaults 25 ms and
 	// 1 s. A Retry-After of the server replaces it, capped by MaxRetryAfter (default 5 s).
 	MinBackoff, MaxBackoff, MaxRetryAfter time.Duration
+	// GiveUpUnreachable makes a call fail once no server could be connected to, each tried once, instead of trying until its context ends:
+	// for commands that a person waits for.
+	GiveUpUnreachable bool
 	// OnRetry, where not nil, is told of each failed try that is about to be repeated.
 	OnRetry func(err error, wait time.Duration)
 }
@@ -134,12 +137,18 @@ type request struct {
 // do sends r until it is answered with a status below 400, fails for good, or ctx ends; then it decodes the answer into out
 // (nil: discarded).
 func (c *Client) do(ctx context.Context, r request, out any) (http.Header, error) {
+	unreachable := 0
 	for attempt := 0; ; attempt++ {
 		header, err := c.try(ctx, r, out)
 		if err == nil || ctx.Err() != nil {
 			return header, ctxError(ctx, err)
 		}
 		if !c.mayRetry(r, err) {
+			return nil, err
+		}
+		if CodeOf(err) != CodeConnect {
+			unreachable = 0
+		} else if unreachable++; c.cfg.GiveUpUnreachable && unreachable >= len(c.servers) {
 			return nil, err
 		}
 		if err := c.pause(ctx, attempt, err); err != nil {
@@ -150,7 +159,7 @@ func (c *Client) do(ctx context.Context, r request, out any) (http.Header, error
 
 func ctxError(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("%w (last: %w)", context.Cause(ctx), err)
+		return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
 	return err
 }
@@ -228,7 +237,7 @@ func (c *Client) try(ctx context.Context, r request, out any) (http.Header, erro
 	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	if err != nil {
 		c.turn(idx)
-		return nil, lost(r, err)
+		return nil, lost(r, c.servers[idx%uint64(len(c.servers))], err)
 	}
 	if len(data) > maxAnswer {
 		return nil, fmt.Errorf("client: %s %s: the answer is larger than %d bytes", r.method, r.path, maxAnswer)
@@ -269,7 +278,7 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, uint64, e
 	resp, err := c.http.Do(req)
 	if err != nil {
 		c.turn(idx)
-		return nil, idx, lost(r, err)
+		return nil, idx, lost(r, base, err)
 	}
 	if resp.StatusCode < 400 {
 		return resp, idx, nil

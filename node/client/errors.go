@@ -8,9 +8,10 @@ import (
 	"mime"
 	"net"
 	"net/http"
+	"net/url"
+	"os"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -41,9 +42,9 @@ func (e *Error) Error() string {
 		msg = e.Title
 	}
 	if e.Err != nil {
-		msg = e.Err.Error()
+		msg += ": " + e.Err.Error()
 	}
-	if e.Code != "" && e.Code != CodeConnect {
+	if e.Status != 0 && e.Code != "" {
 		msg += " (" + e.Code + ")"
 	}
 	return msg
@@ -110,11 +111,17 @@ func decodeProblem(resp *http.Response) *Error {
 }
 
 // lost classifies a failed exchange: a dial that failed sent nothing; anything else may have arrived.
-func lost(r request, err error) *Error {
-	e := &Error{Op: r.method + " " + r.path, Code: CodeLost, Title: "the connection was lost", Retryable: true, Err: err}
-	var op *net.OpError
-	if errors.As(err, &op) && op.Op == "dial" || errors.Is(err, syscall.ECONNREFUSED) {
-		e.Code, e.Title = CodeConnect, "cannot connect"
+func lost(r request, server string, err error) *Error {
+	server = strings.TrimPrefix(server, "http://")
+	e := &Error{Op: r.method + " " + r.path, Code: CodeLost, Title: "the connection to " + server + " was lost", Retryable: true, Err: err}
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		e.Err = u.Err // the method and address are said already
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		e.Code, e.Title, e.Err = CodeConnect, "cannot connect to "+server, op.Err
+		if sys, ok := errors.AsType[*os.SyscallError](op.Err); ok {
+			e.Err = sys.Err
+		}
 	}
 	return e
 }

@@ -1,17 +1,12 @@
 package client
 
 import (
-	"bytes"
 	"context"
-	"encoding/base64"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
 	"time"
-	"unicode/utf8"
 )
 
 // TextPlain is the content type of text that comes back as a string, unchanged.
@@ -47,8 +42,7 @@ type PublishOptions struct {
 // Result is what became of one event.
 type Result struct {
 	Partition uint32
-	Offset    uint64
-	Copies    int
+	Offset    uint64 // 0 with AckNone: not known yet
 	Duplicate bool
 	// Err is an *Error, or nil where the event is stored.
 	Err error
@@ -120,13 +114,11 @@ func (c *Client) identified(events []Event) []Event {
 }
 
 type batchAnswer struct {
-	OK      int `json:"ok"`
-	Failed  int `json:"failed"`
+	// Error says why the rest of the body was not stored; Results then holds only what came before.
+	Error   *problem `json:"error"`
 	Results []struct {
-		Index     int      `json:"index"`
 		Partition uint32   `json:"partition"`
 		Offset    uint64   `json:"offset"`
-		Copies    int      `json:"copies"`
 		Duplicate bool     `json:"duplicate"`
 		Error     *problem `json:"error"`
 	} `json:"results"`
@@ -147,98 +139,32 @@ func (c *Client) publishSome(ctx context.Context, stream string, events []Event,
 	}
 	var ans batchAnswer
 	_, err = c.do(ctx, request{
-		method: http.MethodPost, path: "/v1/streams/" + url.PathEscape(stream) + "/events/batch", query: q,
+		method: http.MethodPost, path: streamPath(stream) + "/events/batch", query: q,
 		header: http.Header{"Content-Type": {"application/x-ndjson"}}, body: body, repeat: !o.NoIdentity,
 	}, &ans)
 	if err != nil {
 		return nil, err
 	}
-	if len(ans.Results) != len(todo) {
+	if len(ans.Results) > len(todo) || len(ans.Results) < len(todo) && ans.Error == nil {
 		return nil, fmt.Errorf("client: %d events sent, %d results received", len(todo), len(ans.Results))
 	}
 	var again []int
-	for n, r := range ans.Results {
-		i := todo[n]
-		results[i] = Result{Partition: r.Partition, Offset: r.Offset, Copies: r.Copies, Duplicate: r.Duplicate}
-		if r.Error == nil {
+	for n, i := range todo {
+		p := ans.Error
+		results[i] = Result{}
+		if n < len(ans.Results) {
+			r := ans.Results[n]
+			results[i] = Result{Partition: r.Partition, Offset: r.Offset, Duplicate: r.Duplicate}
+			p = r.Error
+		}
+		if p == nil {
 			continue
 		}
-		e := r.Error.toError()
+		e := p.toError()
 		results[i].Err = e
-		if e.Retryable && (!o.NoIdentity || !e.OutcomeUnknown()) || e.OutcomeUnknown() && !o.NoIdentity {
+		if e.OutcomeUnknown() && !o.NoIdentity || e.Retryable && !e.OutcomeUnknown() {
 			again = append(again, i)
 		}
 	}
 	return again, nil
-}
-
-// envelope is one line of a batch.
-type envelope struct {
-	Key         *string           `json:"key,omitempty"`
-	Value       json.RawMessage   `json:"value,omitempty"`
-	ValueBase64 *string           `json:"value_base64,omitempty"`
-	ContentType string            `json:"content_type,omitempty"`
-	Headers     map[string]string `json:"headers,omitempty"`
-	ID          string            `json:"id,omitempty"`
-	Source      string            `json:"source,omitempty"`
-	Type        string            `json:"type,omitempty"`
-	Time        string            `json:"time,omitempty"`
-}
-
-func encodeBatch(events []Event, which []int) ([]byte, error) {
-	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
-	enc.SetEscapeHTML(false)
-	for _, i := range which {
-		ev := &events[i]
-		line := envelope{ContentType: ev.ContentType, Headers: ev.Headers, ID: ev.ID, Source: ev.Source, Type: ev.Type}
-		if ev.HasKey || len(ev.Key) > 0 {
-			if !utf8.Valid(ev.Key) {
-				return nil, errors.New("client: a key must be UTF-8")
-			}
-			k := string(ev.Key)
-			line.Key = &k
-		}
-		if !ev.Time.IsZero() {
-			line.Time = ev.Time.Format(time.RFC3339Nano)
-		}
-		if err := setValue(&line, ev); err != nil {
-			return nil, err
-		}
-		if err := enc.Encode(&line); err != nil {
-			return nil, fmt.Errorf("client: encode event %d: %w", i, err)
-		}
-	}
-	return buf.Bytes(), nil
-}
-
-func setValue(line *envelope, ev *Event) error {
-	switch {
-	case isJSON(ev.ContentType):
-		if !json.Valid(ev.Value) {
-			return fmt.Errorf("client: the value is not JSON, but its content type is %s", ev.ContentType)
-		}
-		line.Value = ev.Value
-	case isText(ev.ContentType) && utf8.Valid(ev.Value):
-		s, err := quote(string(ev.Value))
-		if err != nil {
-			return err
-		}
-		line.Value = s
-	default:
-		b := base64.StdEncoding.EncodeToString(ev.Value)
-		line.ValueBase64 = &b
-	}
-	return nil
-}
-
-// quote is a JSON string without HTML escapes.
-func quote(s string) ([]byte, error) {
-	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(s); err != nil {
-		return nil, err
-	}
-	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
 }

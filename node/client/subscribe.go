@@ -36,7 +36,8 @@ type Received struct {
 	Partition   uint32            `json:"partition"`
 	Offset      uint64            `json:"offset"`
 	Time        time.Time         `json:"time"`
-	Key         *string           `json:"key"`
+	Key         *string           `json:"key"` // nil: none, or not UTF-8 (then KeyBase64)
+	KeyBase64   string            `json:"key_base64"`
 	ContentType string            `json:"content_type"`
 	Headers     map[string]string `json:"headers"`
 	ID          string            `json:"id"`
@@ -146,7 +147,7 @@ func (s *Subscription) request() request {
 		q.Set("limit", strconv.Itoa(s.req.Limit-s.delivered+s.again))
 	}
 	return request{
-		method: http.MethodGet, path: "/v1/streams/" + url.PathEscape(s.stream) + "/events", query: q,
+		method: http.MethodGet, path: streamPath(s.stream) + "/events", query: q,
 		header: http.Header{"Accept": {"application/x-ndjson"}},
 	}
 }
@@ -231,7 +232,7 @@ func (s *Subscription) settle(err error) error {
 	}
 	if err != io.EOF || s.req.NoReconnect {
 		if !errors.As(err, &e) {
-			err = lost(request{method: http.MethodGet, path: "events"}, err)
+			err = lost(request{method: http.MethodGet, path: streamPath(s.stream) + "/events"}, s.c.servers[s.server%uint64(len(s.c.servers))], err)
 		}
 		if s.req.NoReconnect {
 			return s.finish(err)
@@ -255,6 +256,18 @@ type line struct {
 	ValueBase64 *string         `json:"value_base64"`
 	Cursor      *string         `json:"cursor"`
 	Error       *problem        `json:"error"`
+	Goodbye     string          `json:"goodbye"`
+}
+
+// reason is why the server ends the subscription with this line, or nil.
+func (l *line) reason() error {
+	switch {
+	case l.Error != nil:
+		return l.Error.toError()
+	case l.Goodbye != "":
+		return &Error{Code: "draining", Title: "the node is going away", Retryable: true}
+	}
+	return nil
 }
 
 // read gathers events up to the next cursor. An error comes together with what was read before it.
@@ -272,12 +285,9 @@ func (s *Subscription) read() (Chunk, error) {
 		if err := json.Unmarshal(raw, &l); err != nil {
 			return chunk, &Error{Code: "bad-answer", Title: "the server sent a line that is not JSON", Err: err}
 		}
-		switch {
-		case l.Error != nil:
-			return chunk, l.Error.toError()
-		case l.Cursor != nil:
+		if l.Cursor != nil {
 			chunk.Cursor = *l.Cursor
-			return chunk, nil
+			return chunk, l.reason()
 		}
 		ev := l.Received
 		if ev.Value, err = valueBytes(&l); err != nil {

@@ -129,6 +129,26 @@ func (k Key) Type() string {
 	panic("config: key " + k.Name + " has a field of unknown type")
 }
 
+// Kind is Type in one word, for the help of a flag.
+func (k Key) Kind() string {
+	switch k.field(new(Config)).(type) {
+	case *bool:
+		return "bool"
+	case *int, *float64:
+		return "number"
+	case *size:
+		return "size"
+	case *Millis:
+		return "ms"
+	case *time.Duration:
+		return "span"
+	case *[]string:
+		return "list"
+	default:
+		return "text"
+	}
+}
+
 // Reference is the table for people, one key a line in aligned columns: name, default, environment variable, meaning.
 func Reference() string {
 	var b strings.Builder
