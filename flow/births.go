@@ -105,7 +105,7 @@ func (k *birthKeeper) pushOne(ctx context.Context, birth replica.Birth, m replic
 	}
 	ctx, cancel := context.WithTimeout(ctx, birthTimeout)
 	defer cancel()
-	_, err = k.b.cfg.Peers.Call(ctx, m.Node, wire.ClassControl, wire.MethodBirth, body)
+	_, err = k.b.cfg.Peers.Call(ctx, m.Node, wire.ClassControl, wire.MethodFounding, body)
 	if err != nil {
 		k.b.log.Debug("birth not confirmed yet", "group", birth.Group, "peer", m.Node, "err", err)
 	}

@@ -37,15 +37,11 @@ func (b *Broker) maintain(ctx context.Context) error {
 func (b *Broker) maintainOne(ctx context.Context, g *replica.Group, p *partition.Partition) {
 	now := b.cfg.Now().UnixMilli()
 	var entry []byte
-	start, ok, err := p.RetentionTrim(now)
-	if err != nil {
-		b.log.Warn("retention cannot be worked out", "group", g.Status().Group, "err", err)
-		return
-	}
-	if ok {
+	if start, ok := p.RetentionTrim(now); ok {
 		entry = partition.EncodeTrim(nil, start, now)
 		b.log.Debug("trimming a partition", "group", g.Status().Group, "start", start)
 	} else if limits, ok := b.changedLimits(ctx, p); ok {
+		var err error
 		if entry, err = partition.EncodeConfig(nil, limits, now); err != nil {
 			b.log.Error("a stream's config does not fit its partition", "group", g.Status().Group, "err", err)
 			return

@@ -55,9 +55,7 @@ func (b *Broker) HandlePartition(ctx context.Context, _ ring.NodeID, body []byte
 	case opEnd:
 		resp.Offset = resp.Next
 	case opSeek:
-		if resp.Offset, err = p.SeekTime(req.Time); err != nil {
-			return nil, err
-		}
+		resp.Offset = p.SeekTime(req.Time)
 	default:
 		return nil, wire.Errorf(wire.KindInvalid, "", "partition operation %d is not known to this version", req.Op)
 	}

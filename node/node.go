@@ -43,6 +43,7 @@ type Node struct {
 	data     *dataDir
 	meshID   atomic.Pointer[ring.MeshID]
 	registry *prometheus.Registry
+	network  transport.Network
 
 	dir     *directory
 	gossip  *gossip.Gossip
@@ -63,7 +64,12 @@ type Node struct {
 // New opens everything and binds every address, so that a wrong configuration is told before anything runs. Errors name the
 // configuration key and say what to do. Call Run, or Close.
 func New(cfg config.Config, logger *slog.Logger) (*Node, error) {
-	n := &Node{cfg: cfg, log: logger.With("node", cfg.Name), registry: prometheus.NewRegistry()}
+	return newNode(cfg, logger, quicnet.New(cfg.QUIC.Addr))
+}
+
+// newNode is New on a given network: tests cut links in one.
+func newNode(cfg config.Config, logger *slog.Logger, network transport.Network) (*Node, error) {
+	n := &Node{cfg: cfg, log: logger.With("node", cfg.Name), registry: prometheus.NewRegistry(), network: network}
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, step := range []func() error{n.openData, n.openHTTP, n.openTransport, n.openGossip, n.openDisk, n.openHost, n.openBroker, n.openServer} {
 		if err := step(); err != nil {
@@ -131,7 +137,7 @@ func (n *Node) openTransport() error {
 	cfg.Self = transport.Identity{NodeID: n.data.id.NodeID, Name: n.cfg.Name, MeshID: n.mesh(), ClusterID: n.cfg.ClusterID,
 		Boot: n.data.id.Boot, Nonce: n.data.id.Nonce}
 	cfg.Credentials = cred
-	cfg.Network = quicnet.New(n.cfg.QUIC.Addr)
+	cfg.Network = n.network
 	cfg.Logger, cfg.Registerer = n.log, n.registry
 	if n.peers, err = transport.New(cfg); err != nil {
 		return err
@@ -247,7 +253,8 @@ func (n *Node) openBroker() (err error) {
 		return err
 	}
 	n.peers.Handle(wire.MethodRaft, n.host.HandleRaft)
-	n.peers.HandleRequest(wire.MethodBirth, n.handleBirth)
+	n.peers.HandleRequest(wire.MethodBirth, n.host.HandleBirth)
+	n.peers.HandleRequest(wire.MethodFounding, n.handleFounding)
 	n.peers.HandleStream(wire.MethodSnapshot, n.host.HandleSnapshot)
 	n.peers.HandleRequest(wire.MethodCatalog, n.broker.HandleCatalog)
 	n.peers.HandleRequest(wire.MethodPartition, n.broker.HandlePartition)
@@ -256,14 +263,11 @@ func (n *Node) openBroker() (err error) {
 	return nil
 }
 
-// handleBirth creates a replica: a founding member by the word of its catalog shard's owner, a learner by its group's owner.
-func (n *Node) handleBirth(ctx context.Context, from ring.NodeID, body []byte) ([]byte, error) {
+// handleFounding creates a founding replica by the word of its catalog shard's owner.
+func (n *Node) handleFounding(ctx context.Context, _ ring.NodeID, body []byte) ([]byte, error) {
 	var b replica.Birth
 	if err := wire.Unmarshal(body, &b); err != nil {
 		return nil, err
-	}
-	if b.Empty {
-		return n.host.HandleBirth(ctx, from, body)
 	}
 	return nil, n.host.Create(ctx, b)
 }

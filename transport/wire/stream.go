@@ -19,7 +19,7 @@ type Method uint16
 
 const (
 	MethodRaft        Method = 1  // one-way: coalesced raft messages (both classes)
-	MethodBirth       Method = 2  // request: create a replica from its birth record
+	MethodBirth       Method = 2  // request: a group's owner names a learner
 	MethodCatalog     Method = 3  // request: catalog reads and commands, sent to the shard's owner
 	MethodOwner       Method = 4  // request: who owns this group, as far as the peer knows
 	MethodPublish     Method = 5  // stream: one publish session to a partition's owner
@@ -30,6 +30,7 @@ const (
 	MethodNode        Method = 10 // request: exact load and status of a node
 	MethodForward     Method = 11 // stream: an HTTP request forwarded whole
 	MethodGroupStatus Method = 12 // request: a group's status (configuration, progress)
+	MethodFounding    Method = 13 // request: create a founding replica from its birth record in the catalog
 )
 
 // Stream is an ordered, flow-controlled pair of frame sequences between two nodes. One goroutine may send while another
