@@ -33,6 +33,7 @@ func (g *Group) apply(until time.Time) (bool, error) {
 		es := m.GetEntries()
 		for g.applyPos < len(es) && !over {
 			if err := g.applyEntry(&run, es[g.applyPos]); err != nil {
+				g.abandon(run.results)
 				return false, err
 			}
 			g.applyPos++
@@ -48,6 +49,7 @@ func (g *Group) apply(until time.Time) (bool, error) {
 	}
 	g.st.save(run.batch, g.id, run.conf)
 	if err := run.batch.Commit(); err != nil {
+		g.abandon(run.results)
 		return false, fmt.Errorf("store: %w", err)
 	}
 	g.applied.Store(g.st.applied.Index)
@@ -63,6 +65,13 @@ func (g *Group) apply(until time.Time) (bool, error) {
 	return true, nil
 }
 
+// abandon answers proposals whose run failed half way: the entries are committed, the local result is not.
+func (g *Group) abandon(ps []*proposal) {
+	for _, p := range ps {
+		g.finish(p, Outcome{Err: unknownOutcome("apply", g.term)})
+	}
+}
+
 func (g *Group) applyEntry(run *applyRun, e *pb.Entry) error {
 	run.entries++
 	run.bytes += int64(len(e.GetData()))
@@ -70,12 +79,12 @@ func (g *Group) applyEntry(run *applyRun, e *pb.Entry) error {
 	switch {
 	case e.GetType() == pb.EntryNormal && len(e.GetData()) > 0:
 		res, err := g.sm.Apply(journalEntry(e), run.batch)
-		if err != nil {
-			return fmt.Errorf("apply entry %d: %w", e.GetIndex(), err)
-		}
 		if p != nil {
 			p.result = res
 			run.results = append(run.results, p)
+		}
+		if err != nil {
+			return fmt.Errorf("apply entry %d: %w", e.GetIndex(), err)
 		}
 	case e.GetType() == pb.EntryConfChangeV2:
 		if err := g.applyConf(e.GetData()); err != nil {

@@ -20,7 +20,7 @@ func noCredit(op string) error {
 
 func unknownOutcome(op string, term uint64) error {
 	return &wire.Error{Kind: wire.KindOutcomeUnknown, Code: wire.CodeOutcomeUnknown, Op: op, Term: term,
-		Detail: "ownership was lost while the proposal was in flight"}
+		Detail: "ownership was lost, or the replica stopped, while the proposal was in flight"}
 }
 
 func closedErr(op string) error {

@@ -218,6 +218,7 @@ type memStore struct {
 	flushed map[string][]byte
 	seen    map[string][]byte
 	tail    [][]func(map[string][]byte)
+	loseAll bool
 }
 
 func newMemStore() *memStore {
@@ -259,6 +260,9 @@ func (s *memStore) crash(r *rand.Rand) {
 	defer s.mu.Unlock()
 	s.seen = maps.Clone(s.flushed)
 	keep := r.IntN(len(s.tail) + 1)
+	if s.loseAll {
+		keep = 0
+	}
 	for _, ops := range s.tail[:keep] {
 		for _, op := range ops {
 			op(s.seen)

@@ -108,7 +108,7 @@ func TestNewerBirthAfterCrashDoesNotInheritOldState(t *testing.T) {
 		if err := n.host.Create(context.Background(), b); err != nil {
 			t.Fatal(err)
 		}
-		n.m.rand = fixedRand()
+		n.store.loseAll = true
 		n.crash()
 		n.start()
 		if o := m.propose(g, "b"); o.Result != uint64(1) {

@@ -204,7 +204,7 @@ func (g *Group) enoughCopies(index uint64) bool {
 			voters++
 		case p.match >= index:
 			return true
-		case p.replicating && g.active(p.id):
+		case g.active(p.id) && (p.replicating || (!p.snapshot && p.match+caughtUp >= index)):
 			waits = true
 		}
 	}

@@ -1,0 +1,132 @@
+package replica
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/skeinmesh/skein/ring"
+	"pgregory.net/rapid"
+)
+
+func pnode(i byte) ring.NodeID { return ring.NodeID{0: 1, 15: i} }
+
+// pm is a healthy member on node id.
+func pm(id ring.ReplicaID, learner bool) PlanMember {
+	return PlanMember{Member: Member{ID: id, Node: pnode(byte(id)), Learner: learner}, Match: 100, Active: true, Replicating: true, Alive: true}
+}
+
+func desired(ns ...byte) (out []ring.NodeID, alive []bool) {
+	for _, n := range ns {
+		out, alive = append(out, pnode(n)), append(alive, true)
+	}
+	return out, alive
+}
+
+func TestPlan(t *testing.T) {
+	now := time.Unix(1000, 0)
+	behind := func(m PlanMember) PlanMember { m.Match, m.Replicating = 0, false; return m }
+	cases := []struct {
+		name string
+		want int
+		on   []byte
+		ms   []PlanMember
+		edit func(*PlanInput)
+		kind StepKind
+		node byte
+		ids  []ring.ReplicaID
+	}{
+		{name: "one node is content with one voter", want: 3, on: []byte{1}, ms: []PlanMember{pm(1, false)}},
+		{name: "a second node gets a learner", want: 3, on: []byte{1, 2}, ms: []PlanMember{pm(1, false)}, kind: StepAddLearner, node: 2},
+		{name: "two nodes are one voter and one learner", want: 3, on: []byte{1, 2}, ms: []PlanMember{pm(1, false), pm(2, true)}},
+		{name: "a third node gets a learner", want: 3, on: []byte{1, 2, 3}, ms: []PlanMember{pm(1, false), pm(2, true)}, kind: StepAddLearner, node: 3},
+		{name: "both learners are promoted at once", want: 3, on: []byte{1, 2, 3},
+			ms: []PlanMember{pm(1, false), pm(2, true), pm(3, true)}, kind: StepPromote, ids: []ring.ReplicaID{2, 3}},
+		{name: "never to an even number of voters", want: 3, on: []byte{1, 2, 3}, ms: []PlanMember{pm(1, false), pm(2, true), behind(pm(3, true))}},
+		{name: "three voters are content", want: 3, on: []byte{1, 2, 3, 4}, ms: []PlanMember{pm(1, false), pm(2, false), pm(3, false)}},
+		{name: "five where wanted", want: 5, on: []byte{1, 2, 3, 4, 5}, ms: []PlanMember{pm(1, false), pm(2, false), pm(3, false), pm(4, true), pm(5, true)},
+			kind: StepPromote, ids: []ring.ReplicaID{4, 5}},
+		{name: "a single copy is wanted", want: 1, on: []byte{1, 2, 3}, ms: []PlanMember{pm(1, false)}},
+		{name: "dead members are not replaced", want: 3, on: []byte{1, 2, 4}, ms: []PlanMember{pm(1, false), pm(2, false), pm(3, false)}},
+		{name: "a dead node gets no learner", want: 3, on: []byte{1, 2}, ms: []PlanMember{pm(1, false)},
+			edit: func(in *PlanInput) { in.DesiredAlive[1] = false }},
+		{name: "one change at a time", want: 3, on: []byte{1, 2}, ms: []PlanMember{pm(1, false)}, edit: func(in *PlanInput) { in.Pending = true }},
+		{name: "not while joint", want: 3, on: []byte{1, 2}, ms: []PlanMember{pm(1, false)}, edit: func(in *PlanInput) { in.Joint = true }},
+		{name: "not within the pause", want: 3, on: []byte{1, 2}, ms: []PlanMember{pm(1, false)},
+			edit: func(in *PlanInput) { in.LastStep, in.Pause = now.Add(-time.Second), 2*time.Second }},
+		{name: "home takes over after it was fit for long", want: 3, on: []byte{2, 1, 3}, ms: []PlanMember{pm(1, false), pm(2, false), pm(3, false)},
+			edit: func(in *PlanInput) { in.HomeSince = now.Add(-31 * time.Second) }, kind: StepTransfer, ids: []ring.ReplicaID{2}},
+		{name: "home waits", want: 3, on: []byte{2, 1, 3}, ms: []PlanMember{pm(1, false), pm(2, false), pm(3, false)},
+			edit: func(in *PlanInput) { in.HomeSince = now.Add(-29 * time.Second) }},
+		{name: "home is not preferred", want: 3, on: []byte{2, 1, 3}, ms: []PlanMember{pm(1, false), pm(2, false), pm(3, false)},
+			edit: func(in *PlanInput) { in.HomeSince, in.PreferHome = now.Add(-time.Hour), false }},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			in := PlanInput{Self: 1, Members: c.ms, Commit: 100, Want: c.want, PreferHome: true, HomeAfter: 30 * time.Second}
+			in.Desired, in.DesiredAlive = desired(c.on...)
+			if in.Commit = 100; slices.ContainsFunc(c.ms, func(m PlanMember) bool { return m.Match == 0 }) {
+				in.Commit = 10_000
+				for i := range in.Members {
+					if in.Members[i].Match == 100 {
+						in.Members[i].Match = in.Commit
+					}
+				}
+			}
+			if c.edit != nil {
+				c.edit(&in)
+			}
+			got := Plan(now, in)
+			if got.Kind != c.kind || !slices.Equal(got.IDs, c.ids) || (c.node != 0 && got.Node != pnode(c.node)) {
+				t.Fatalf("got %+v", got)
+			}
+		})
+	}
+}
+
+// Whatever the start, following the plan reaches the wanted shape, never passes an even number of voters, and then rests.
+func TestPlanConverges(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		nodes := rapid.IntRange(1, 7).Draw(t, "nodes")
+		want := rapid.SampledFrom([]int{1, 3, 5}).Draw(t, "want")
+		in := PlanInput{Self: 1, Commit: 100, Want: want, Members: []PlanMember{pm(1, false)}}
+		for i := range nodes {
+			in.Desired, in.DesiredAlive = append(in.Desired, pnode(byte(i+1))), append(in.DesiredAlive, true)
+		}
+		now := time.Unix(0, 0)
+		for range 20 {
+			s := Plan(now, in)
+			switch s.Kind {
+			case StepAddLearner:
+				in.Members = append(in.Members, pm(ring.ReplicaID(s.Node[15]), true))
+			case StepPromote:
+				for i := range in.Members {
+					if slices.Contains(s.IDs, in.Members[i].ID) {
+						in.Members[i].Learner = false
+					}
+				}
+			case StepNone:
+				copies := min(nodes, want)
+				if len(in.Members) != copies || planVoters(in) != TargetVoters(copies) {
+					t.Fatalf("rests at %+v", in.Members)
+				}
+				return
+			default:
+				t.Fatalf("planned %v", s.Kind)
+			}
+			if planVoters(in)%2 == 0 {
+				t.Fatalf("%d voters", planVoters(in))
+			}
+		}
+		t.Fatal("never rests")
+	})
+}
+
+func planVoters(in PlanInput) (n int) {
+	for _, m := range in.Members {
+		if !m.Learner {
+			n++
+		}
+	}
+	return n
+}
