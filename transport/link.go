@@ -92,20 +92,32 @@ func (l *link) move(addr string) {
 	l.wake()
 }
 
-// current is the working session, waiting for an attempt under way but not for a backoff.
+// attemptWait is how long after its start an attempt is waited for by calls: a peer that is there answers sooner, and the
+// caller of one that is not should turn elsewhere.
+const attemptWait = 500 * time.Millisecond
+
+// current is the working session, waiting for a young attempt under way but not for a backoff.
 func (l *link) current(ctx context.Context) (*session, error) {
+	var late <-chan time.Time
 	for {
 		l.mu.Lock()
-		sess, attempt, err := l.sess, l.attempt, l.lastErr
+		sess, attempt, err, age := l.sess, l.attempt, l.lastErr, time.Since(l.began)
 		l.mu.Unlock()
 		if sess != nil {
 			return sess, nil
 		}
-		if attempt == nil {
+		if attempt == nil || age >= attemptWait {
 			return nil, unreachable(l.id, err)
+		}
+		if late == nil {
+			t := time.NewTimer(attemptWait - age)
+			defer t.Stop()
+			late = t.C
 		}
 		select {
 		case <-attempt:
+		case <-late:
+			return nil, unreachable(l.id, err)
 		case <-ctx.Done():
 			return nil, unreachable(l.id, context.Cause(ctx))
 		}
@@ -198,7 +210,7 @@ func (l *link) serve(ctx context.Context, sess *session) {
 	l.mu.Lock()
 	l.sess, l.lastErr, l.since = nil, err, time.Now()
 	if ctx.Err() == nil {
-		l.attempt = make(chan struct{}) // the next attempt follows at once: calls wait for it
+		l.attempt, l.began = make(chan struct{}), time.Now() // the next attempt follows at once: calls wait for it
 	}
 	l.mu.Unlock()
 	l.p.changed(l, false, err)

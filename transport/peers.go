@@ -261,7 +261,8 @@ func (p *Peers) addLocked(id ring.NodeID, addr string) {
 	ctx, cancel := context.WithCancel(p.ctx)
 	pe := &peer{id: id, cancel: cancel}
 	for c := range pe.links {
-		l := &link{p: p, id: id, class: wire.Class(c), addr: addr, kick: make(chan struct{}, 1), attempt: make(chan struct{}), since: time.Now()}
+		l := &link{p: p, id: id, class: wire.Class(c), addr: addr, kick: make(chan struct{}, 1),
+			attempt: make(chan struct{}), began: time.Now(), since: time.Now()}
 		pe.links[c] = l
 		p.wg.Go(func() {
 			l.run(ctx)

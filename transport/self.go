@@ -244,8 +244,8 @@ func (s *pipe) Close(err error) error {
 		here := &wire.Error{Kind: wire.KindClosed, Detail: "the stream was closed here"}
 		s.out.finish(cause, err == nil)
 		s.out.stop(here)
+		s.in.stop(cause) // first: it says more than the end
 		s.in.abandon(here)
-		s.in.stop(cause)
 		s.leave()
 	})
 	return nil
@@ -256,8 +256,8 @@ func (s *pipe) finish() {
 	s.once.Do(func() {
 		here := &wire.Error{Kind: wire.KindClosed, Detail: "the stream was closed"}
 		s.out.stop(here)
-		s.in.abandon(here)
 		s.in.stop(here)
+		s.in.abandon(here)
 		s.leave()
 	})
 }
