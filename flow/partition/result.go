@@ -37,7 +37,7 @@ type Dup struct {
 type RecordResult struct {
 	Offset    uint64 // of the record, or of the event that has its identity
 	Duplicate bool
-	Err       *wire.Error // KindConflict with CodeIdempotencyReuse
+	Err       error // KindConflict with CodeIdempotencyReuse
 }
 
 // Records gives each record's position and result, in order. A refused batch has none.
