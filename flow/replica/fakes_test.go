@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/skeinmesh/skein/flow/log"
 	"github.com/skeinmesh/skein/ring"
@@ -219,6 +220,7 @@ type memStore struct {
 	seen    map[string][]byte
 	tail    [][]func(map[string][]byte)
 	loseAll bool
+	noFlush atomic.Bool // Flush waits for ctx
 }
 
 func newMemStore() *memStore {
@@ -246,7 +248,11 @@ func (s *memStore) Scan(prefix []byte, fn func(k, v []byte) error) error {
 	return nil
 }
 
-func (s *memStore) Flush(context.Context) error {
+func (s *memStore) Flush(ctx context.Context) error {
+	if s.noFlush.Load() {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.flushed, s.tail = maps.Clone(s.seen), nil
