@@ -115,8 +115,14 @@ type option func(*transport.Config)
 
 var boots atomic.Uint64
 
-// start runs a node; secret "" means "s".
+// start runs a node of secret "s".
 func start(t testing.TB, b backend, name, addr string, opts ...option) *node {
+	t.Helper()
+	return startWith(t, b, name, addr, nil, opts...)
+}
+
+// startWith registers more handlers before the node runs.
+func startWith(t testing.TB, b backend, name, addr string, more func(*node), opts ...option) *node {
 	t.Helper()
 	n := &node{id: ring.NewNodeID(), name: name, logs: &logs{}}
 	cfg := transport.DefaultConfig()
@@ -136,6 +142,9 @@ func start(t testing.TB, b backend, name, addr string, opts ...option) *node {
 	}
 	n.Peers = p
 	n.register()
+	if more != nil {
+		more(n)
+	}
 	if n.addr, err = p.Listen(); err != nil {
 		t.Fatal(err)
 	}
