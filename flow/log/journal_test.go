@@ -63,10 +63,4 @@ func TestJournalGivesBackWhatWasAppendedAfterReopen(t *testing.T) {
 		}
 		j.Release(testGroup(g), st.Last)
 	}
-	t.Logf("%+v", j.Pressure())
-	for i := uint64(68); i < 120; i++ {
-		appendSync(t, j, Write{Group: testGroup(2), Entries: entries(1, i-1, i, 5000)})
-		j.Release(testGroup(2), i-1)
-	}
-	t.Logf("%+v %+v", j.Pressure(), j.Groups())
 }
