@@ -3,7 +3,7 @@
 GO          ?= go
 BIN         := bin/skein
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS     := -s -w -X main.version=$(VERSION)
+LDFLAGS     := -s -w -X github.com/skeinmesh/skein/node.Version=$(VERSION)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # Packages whose tests are worth running under the race detector and fast enough for it: those with goroutines.
@@ -26,6 +26,7 @@ build: ## build the static binary ./bin/skein
 .PHONY: test
 test: ## run all tests
 	$(GO) test ./...
+	cd testnet/bench && $(GO) test ./...
 
 .PHONY: race
 race: ## run the concurrent packages' tests under the race detector
@@ -60,7 +61,7 @@ lint: ## gofmt, go vet, go mod tidy -diff, staticcheck
 	$(GO) vet ./...
 	$(GO) mod tidy -diff
 	$(GO) run $(STATICCHECK) ./...
-	cd testnet/bench && $(GO) vet ./... && $(GO) mod tidy -diff
+	cd testnet/bench && $(GO) vet ./... && $(GO) mod tidy -diff && $(GO) run $(STATICCHECK) ./...
 
 .PHONY: check
 check: lint build test race ## all that CI runs
