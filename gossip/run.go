@@ -53,9 +53,8 @@ func (g *Gossip) run(ctx context.Context) error {
 	g.libMu.Unlock()
 
 	var children sync.WaitGroup
-	children.Go(func() { g.announcer(ctx, lib) })
 	children.Go(func() { newJoiner(g, lib).run(ctx) })
-	err = newLoop(g).run(ctx)
+	err = newLoop(g, lib).run(ctx)
 
 	cancel()
 	g.libMu.Lock() // waits for a Leave in progress
@@ -67,21 +66,6 @@ func (g *Gossip) run(ctx context.Context) error {
 	return err
 }
 
-// announcer sends this node's identity whenever it changed. The library blocks until the news is out, so it has a
-// goroutine of its own.
-func (g *Gossip) announcer(ctx context.Context, lib *memberlist.Memberlist) {
-	for {
-		select {
-		case <-g.announceCh:
-			if err := lib.UpdateNode(time.Second); err != nil {
-				g.log.Debug("announcement is slow to spread", "error", err)
-			}
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
 // publishPause bounds how often readers are woken.
 const publishPause = 50 * time.Millisecond
 
@@ -91,6 +75,7 @@ const expirePause = 30 * time.Second
 // loop owns the view. All fields belong to the goroutine in run.
 type loop struct {
 	g    *Gossip
+	lib  *memberlist.Memberlist
 	view *view.View
 
 	dirty   bool // the view has what readers have not seen
@@ -104,8 +89,8 @@ type loop struct {
 	mesh       ring.MeshID             // as last seen announced
 }
 
-func newLoop(g *Gossip) *loop {
-	return &loop{g: g, view: g.View(), sentHints: make(map[ring.GroupID]uint64), mesh: g.Self().Mesh}
+func newLoop(g *Gossip, lib *memberlist.Memberlist) *loop {
+	return &loop{g: g, lib: lib, view: g.View(), sentHints: make(map[ring.GroupID]uint64), mesh: g.Self().Mesh}
 }
 
 func (l *loop) run(ctx context.Context) error {
@@ -123,6 +108,9 @@ func (l *loop) run(ctx context.Context) error {
 			l.takeInbox(time.Now())
 		case <-l.g.localCh:
 			l.takeLocal(time.Now())
+		case <-l.g.announceCh:
+			// The timeout bounds only the wait for the news to be out, and this loop does not need to know: it is queued.
+			_ = l.lib.UpdateNode(time.Millisecond)
 		case <-l.loadTimer.C:
 			l.sendLoad(time.Now())
 			l.loadTimer.Reset(l.loadPause())

@@ -1,0 +1,102 @@
+package gossip
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// trackedConn leaves the set of open connections when it is closed.
+type trackedConn struct {
+	net.Conn
+	t *transport
+}
+
+func (t *transport) track(c net.Conn) (*trackedConn, bool) {
+	tc := &trackedConn{Conn: c, t: t}
+	t.mu.Lock()
+	full := len(t.conns) >= maxConns
+	if !full {
+		t.conns[tc] = struct{}{}
+	}
+	t.mu.Unlock()
+	if full || t.ctx.Err() != nil {
+		_ = tc.Close()
+		if full && t.onExcess != nil {
+			t.onExcess()
+		}
+		return nil, false
+	}
+	return tc, true
+}
+
+func (c *trackedConn) Close() error {
+	c.t.mu.Lock()
+	delete(c.t.conns, c)
+	c.t.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// clusterConn watches the label that leads a stream. memberlist puts the dialer's cluster there, and hangs up without a
+// word when it is another one; this connection then answers with its own label, so that the dialer learns it as well.
+// memberlist's own answers never begin with the byte that marks a label.
+type clusterConn struct {
+	net.Conn
+	t       *transport
+	inbound bool
+	seen    []byte // the first bytes, until the label is known
+	decided bool
+	refused bool
+}
+
+// labelMark is the first byte of a label header: mark, length, label.
+const labelMark = 244
+
+func (c *clusterConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if c.decided || n == 0 {
+		return n, err
+	}
+	c.seen = append(c.seen, p[:min(n, 2+255-len(c.seen))]...)
+	c.decide()
+	if c.refused && !c.inbound {
+		return 0, fmt.Errorf("%s %w", c.RemoteAddr(), errOtherCluster)
+	}
+	return n, err
+}
+
+func (c *clusterConn) decide() {
+	if c.seen[0] != labelMark {
+		c.decided, c.seen = true, nil
+		return
+	}
+	if len(c.seen) < 2 || len(c.seen) < 2+int(c.seen[1]) {
+		return
+	}
+	label := string(c.seen[2 : 2+int(c.seen[1])])
+	c.decided, c.seen = true, nil
+	if label == c.t.cluster {
+		return
+	}
+	c.refused = true
+	if c.t.onOther != nil {
+		c.t.onOther(c.RemoteAddr(), label)
+	}
+}
+
+// Close first tells a refused dialer which cluster this is. It reads what the dialer still sends, for closing with unread
+// bytes would reset the connection and lose the answer; memberlist closes each connection in a goroutine of its own.
+func (c *clusterConn) Close() error {
+	if c.refused && c.inbound {
+		c.refused = false
+		_ = c.SetDeadline(time.Now().Add(time.Second))
+		if _, err := c.Write(append([]byte{labelMark, byte(len(c.t.cluster))}, c.t.cluster...)); err == nil {
+			if tcp, ok := c.Conn.(*trackedConn).Conn.(*net.TCPConn); ok {
+				_ = tcp.CloseWrite()
+				_, _ = io.CopyN(io.Discard, tcp, 1<<20)
+			}
+		}
+	}
+	return c.Conn.Close()
+}
