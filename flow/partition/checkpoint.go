@@ -83,7 +83,7 @@ func (c *checkpoint) WriteTo(ctx context.Context, s wire.Stream, rawHave []byte)
 	if err := c.sendIdentities(ctx, w); err != nil {
 		return err
 	}
-	if err := c.sendBatches(ctx, w, hd.From); err != nil {
+	if err := c.sendBatches(ctx, w, max(hd.From, hd.Start)); err != nil {
 		return err
 	}
 	return w.send(ctx, w.begin(frameEnd))
@@ -211,6 +211,7 @@ func (c *checkpoint) scanMinute(ctx context.Context, minute int64, out *identity
 	})
 }
 
+// sendBatches sends the batch that holds offset from, and all that follow.
 func (c *checkpoint) sendBatches(ctx context.Context, w *sender, from uint64) error {
 	var buf []byte
 	for from < c.head.Next {
