@@ -1,0 +1,51 @@
+package gossip
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"testing"
+)
+
+// scriptConn reads fixed bytes, a few at a time.
+type scriptConn struct {
+	net.Conn
+	r     io.Reader
+	chunk int
+}
+
+func (c *scriptConn) Read(p []byte) (int, error) { return c.r.Read(p[:min(len(p), c.chunk)]) }
+func (c *scriptConn) RemoteAddr() net.Addr       { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
+
+func label(s string) []byte { return append([]byte{labelMark, byte(len(s))}, s...) }
+
+func TestDialerLearnsTheOtherClusterFromItsAnswer(t *testing.T) {
+	for _, chunk := range []int{1, 3, 100} {
+		var heard string
+		tr := &transport{cluster: "mine", onOther: func(_ net.Addr, theirs string) { heard = theirs }}
+		c := &clusterConn{Conn: &scriptConn{r: bytes.NewReader(label("theirs")), chunk: chunk}, t: tr}
+		_, err := io.ReadAll(c)
+		if !errors.Is(err, errOtherCluster) || heard != "theirs" {
+			t.Errorf("chunks of %d: %v, heard %q", chunk, err, heard)
+		}
+	}
+}
+
+func FuzzClusterConnPassesOnWhatItReads(f *testing.F) {
+	f.Add(append(label("mine"), 1, 2, 3), 2)
+	f.Add(label("theirs"), 1)
+	f.Add([]byte{labelMark}, 1)
+	f.Add([]byte{6, 7, 8}, 3)
+	f.Fuzz(func(t *testing.T, b []byte, chunk int) {
+		tr := &transport{cluster: "mine"}
+		c := &clusterConn{Conn: &scriptConn{r: bytes.NewReader(b), chunk: max(1, chunk)}, t: tr, inbound: true}
+		got, err := io.ReadAll(c)
+		if err != nil || !bytes.Equal(got, b) {
+			t.Fatalf("read %x, %v", got, err)
+		}
+		if c.refused && bytes.HasPrefix(b, label("mine")) {
+			t.Fatal("refused its own cluster")
+		}
+	})
+}
