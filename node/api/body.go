@@ -58,13 +58,16 @@ type pacedReader struct {
 	rate  int64
 	n     int64 // bytes read
 	armed int64 // n when the deadline was set last
+	want  int64 // Content-Length, or -1
 	on    bool
+	eof   bool
 }
 
 // pacedBody is the request's body, bounded in size and in time. done must be called when reading ended.
 func (c *Call) pacedBody() *pacedReader {
 	return &pacedReader{r: http.MaxBytesReader(c.w.ResponseWriter, c.R.Body, c.s.cfg.MaxBodyBytes),
-		ctl: http.NewResponseController(c.w.ResponseWriter), start: time.Now(), grace: c.s.cfg.ReadGrace, rate: c.s.cfg.MinReadRate}
+		ctl: http.NewResponseController(c.w.ResponseWriter), start: time.Now(), grace: c.s.cfg.ReadGrace, rate: c.s.cfg.MinReadRate,
+		want: c.R.ContentLength}
 }
 
 func (p *pacedReader) Read(b []byte) (int, error) {
@@ -76,12 +79,14 @@ func (p *pacedReader) Read(b []byte) (int, error) {
 	}
 	n, err := p.r.Read(b)
 	p.n += int64(n)
+	p.eof = p.eof || errors.Is(err, io.EOF) || p.n == p.want
 	return n, err
 }
 
-// done lifts the deadline: else it would end the request's context while the handler still works.
+// done lifts the deadline once all was read: else it would end the request's context while the handler still works. A body left
+// unread keeps it, since the HTTP server reads on for a while before it answers.
 func (p *pacedReader) done() {
-	if p.on {
+	if p.on && p.eof {
 		_ = p.ctl.SetReadDeadline(time.Time{})
 	}
 }

@@ -59,7 +59,7 @@ func (sse) start(b []byte, cursor string, quiet bool) []byte {
 	if quiet && cursor != "" {
 		return sseBlock(b, "start", cursor, append(appendCursor(nil, cursor), '}'))
 	}
-	return append(b, '\n')
+	return b // the first block goes on from here: some clients take a block without data for an event
 }
 
 func (sse) event(b []byte, enc *encoder, ev *flow.Event, cursor string) []byte {
@@ -74,7 +74,7 @@ func (sse) event(b []byte, enc *encoder, ev *flow.Event, cursor string) []byte {
 }
 
 func (sse) flush(b []byte, _ string) []byte { return b }
-func (sse) idle(b []byte, _ string) []byte  { return append(b, ":\n\n"...) }
+func (sse) idle(b []byte, _ string) []byte  { return append(b, ":\n"...) }
 
 func (sse) end(b []byte, cursor string, goodbye bool, problem []byte) []byte {
 	switch {

@@ -210,6 +210,9 @@ func retryAfter(p *Problem) time.Duration {
 	return p.RetryAfter
 }
 
+// refusalGrace is how long the rest of a refused body may take to arrive.
+const refusalGrace = 500 * time.Millisecond
+
 // Fail answers the request with err as problem+json. Nothing may have been written before.
 func (c *Call) Fail(err error) {
 	p := problemOf(err)
@@ -226,6 +229,10 @@ func (c *Call) Fail(err error) {
 	}
 	if p.Status == http.StatusUnauthorized {
 		h.Set("WWW-Authenticate", `Bearer realm="skein"`)
+	}
+	if c.R.ContentLength != 0 {
+		// The HTTP server reads what is left of the body before it answers; a client that sends nothing must not hold it up.
+		_ = http.NewResponseController(c.w.ResponseWriter).SetReadDeadline(time.Now().Add(refusalGrace))
 	}
 	c.problem = p.Code
 	c.Bytes(p.Status, "application/problem+json", appendProblem(nil, p, c.s.cfg.Identity.Node, c.ID))

@@ -187,7 +187,7 @@ func (w *world) checkProblem(rec *httptest.ResponseRecorder, v map[string]any, c
 func TestRoutingTellsUnknownPathsAndMethodsApart(t *testing.T) {
 	w := newWorld(t)
 	w.expect(404, codeNotFound, "GET", "/v2/streams", "")
-	w.expect(404, codeNotFound, "GET", "/v1/streams/", "")
+	w.expect(404, codeNotFound, "GET", "/v1/", "")
 	w.expect(404, codeNotFound, "GET", "/v1/streams/a/b/c/d/e/f/g/h/i/j/k/l/m/n/o/p", "")
 	w.expect(405, codeMethod, "POST", "/v1/streams/a", "x")
 	w.expect(405, codeMethod, "HEAD", "/v1/streams/a/events", "")
