@@ -3,6 +3,7 @@ package transport
 import (
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,7 +29,7 @@ type Identity struct {
 	Version    uint16
 	MinVersion uint16
 	// Boot counts this node's starts on durable storage, and Nonce is drawn anew at each. A peer that remembers a higher
-	// count knows that the disk was rolled back to an older copy. Boot 0: not kept, not checked.
+	// count knows that the disk was rolled back to an older copy. Boot 0: not kept, not checked. Nonce 0: New draws one.
 	Boot  uint64
 	Nonce uint64
 }
@@ -129,6 +130,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Logger == nil {
 		c.Logger = d.Logger
+	}
+	if c.Self.Nonce == 0 {
+		c.Self.Nonce = rand.Uint64()
 	}
 	if c.Self.Version == 0 {
 		c.Self.Version, c.Self.MinVersion = ProtocolVersion, ProtocolMinVersion

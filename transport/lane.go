@@ -97,16 +97,18 @@ func (l *lane) done() {
 	l.mu.Unlock()
 }
 
-// close drops what waits and wakes take.
-func (l *lane) close() {
+// close drops what waits, returns how many messages that were, and wakes take.
+func (l *lane) close() (dropped int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		return
+		return 0
 	}
+	dropped = l.frames
 	l.closed = true
 	l.waiting = nil
 	l.queued.Sub(float64(l.bytes))
 	l.bytes, l.taken = 0, 0
 	l.some.Broadcast()
+	return dropped
 }

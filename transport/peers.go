@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -25,7 +26,8 @@ type Peers struct {
 	onStream  map[wire.Method]wire.StreamHandler
 	onState   []func(peer ring.NodeID, up bool)
 
-	wg sync.WaitGroup // everything that Run waits for
+	wg      sync.WaitGroup // everything that Run waits for, except
+	dialing sync.WaitGroup // the links, which end first: while the endpoint can still say goodbye
 
 	mu      sync.Mutex
 	ctx     context.Context // of Run; nil before
@@ -134,6 +136,7 @@ func (p *Peers) Run(ctx context.Context) error {
 	for _, l := range p.loops {
 		l.close()
 	}
+	p.dialing.Wait()
 	err := p.ep.Close()
 	p.wg.Wait()
 	return err
@@ -178,16 +181,15 @@ func (p *Peers) SetMesh(mesh ring.MeshID) {
 		return
 	}
 	p.id.MeshID = mesh
-	var strangers []*inbound
+	id, links := p.id, p.linksLocked()
+	strangers := map[*inbound]*refusal{}
 	for _, in := range p.inbound {
-		if !in.peer.Mesh.IsZero() && in.peer.Mesh != mesh {
-			strangers = append(strangers, in)
+		if r := id.check(in.peer, in.conn.Peer()); r != nil {
+			strangers[in] = r
 		}
 	}
-	id, links := p.id, p.linksLocked()
 	p.mu.Unlock()
-	for _, in := range strangers {
-		r := id.check(in.peer, in.conn.Peer())
+	for in, r := range strangers {
 		in.conn.Close(CloseRefused, r.closeReason())
 		p.refused(in.conn.RemoteAddr(), r)
 	}
@@ -225,6 +227,7 @@ func (p *Peers) linksLocked() []*link {
 // SetPeers replaces the known nodes and their addresses (host:port). New ones are dialed, changed ones dialed again, and
 // those missing are left: what was under way with them fails. This node itself may be among them.
 func (p *Peers) SetPeers(addrs map[ring.NodeID]string) {
+	addrs = maps.Clone(addrs)
 	p.mu.Lock()
 	p.addrs = addrs
 	if p.ctx == nil || p.closed {
@@ -264,7 +267,7 @@ func (p *Peers) addLocked(id ring.NodeID, addr string) {
 		l := &link{p: p, id: id, class: wire.Class(c), addr: addr, kick: make(chan struct{}, 1),
 			attempt: make(chan struct{}), began: time.Now(), since: time.Now()}
 		pe.links[c] = l
-		p.wg.Go(func() {
+		p.dialing.Go(func() {
 			l.run(ctx)
 			l.over()
 		})
@@ -350,10 +353,11 @@ func (p *Peers) call(ctx context.Context, to ring.NodeID, class wire.Class, m wi
 }
 
 // Open starts a stream and returns without waiting for the peer: a refusal comes with the first Recv. ctx bounds the
-// opening only. Errors are *wire.Error of KindUnavailable or KindInvalid. hello is not kept. The caller must Close.
+// opening only. Errors are *wire.Error of KindUnavailable or KindInvalid. hello is at most 64 KiB and is not kept. The caller must
+// Close.
 func (p *Peers) Open(ctx context.Context, to ring.NodeID, class wire.Class, m wire.Method, hello []byte) (wire.Stream, error) {
-	if len(hello) > wire.MaxFrame {
-		return nil, wire.Errorf(wire.KindInvalid, wire.CodeTooLarge, "hello of %d bytes is larger than %d", len(hello), wire.MaxFrame)
+	if len(hello) > maxOpen {
+		return nil, wire.Errorf(wire.KindInvalid, wire.CodeTooLarge, "hello of %d bytes is larger than %d", len(hello), maxOpen)
 	}
 	if ctx.Err() != nil {
 		return nil, callError(ctx, false, ctx.Err())

@@ -65,8 +65,7 @@ func (p *Peers) welcome(ctx context.Context, conn Conn) *inbound {
 	defer stop()
 	ctl, err := conn.AcceptStream(ctx)
 	if err != nil {
-		p.refused(conn.RemoteAddr(), conn.Err())
-		return nil
+		return nil // gone before it said a word
 	}
 	h, err := readHello(ctl)
 	if err != nil {
@@ -148,8 +147,15 @@ func (in *inbound) session() {
 // stream serves one stream by its first frame.
 func (in *inbound) stream(ctx context.Context, c Conduit) {
 	_ = c.SetReadDeadline(time.Now().Add(in.p.cfg.HandshakeTimeout))
-	br := bufio.NewReaderSize(c, readBuffer)
+	br := readers.Get().(*bufio.Reader)
+	br.Reset(c)
 	h, err := wire.ReadHeader(br)
+	if h.Type != wire.FrameOpen { // an open stream keeps its reader
+		defer func() {
+			br.Reset(nil)
+			readers.Put(br)
+		}()
+	}
 	if err == nil {
 		_ = c.SetReadDeadline(time.Time{})
 		switch h.Type {
@@ -225,14 +231,15 @@ func (in *inbound) request(ctx context.Context, c Conduit, h wire.Header, br *bu
 	return nil
 }
 
+// maxOpen bounds the hello of an opened stream (bytes), so that it need not wait for the budget of requests.
+const maxOpen = 64 << 10
+
 // open runs the handler of a stream that the peer opened.
 func (in *inbound) open(ctx context.Context, c Conduit, h wire.Header, br *bufio.Reader) error {
-	size := min(int64(h.Length), in.p.cfg.InboundBytes)
-	if err := in.budget.Acquire(ctx, size); err != nil {
-		return err
+	if h.Length > maxOpen {
+		return wire.Errorf(wire.KindCorrupt, wire.CodeTooLarge, "a stream's hello of %d bytes", h.Length)
 	}
 	first, err := wire.ReadBody(br, h.Length)
-	in.budget.Release(size)
 	if err != nil {
 		return err
 	}
@@ -275,12 +282,10 @@ func (p *Peers) handle(ctx context.Context, from ring.NodeID, m wire.Method, bod
 	return answer, err
 }
 
-// refused logs a handshake that failed or a peer that broke the protocol, one clear line per peer and reason now and then.
+// refused counts and logs a handshake that failed or a peer that broke the protocol: one clear line per peer and reason
+// now and then for what an operator can mend, a debug line for what heals by itself.
 func (p *Peers) refused(addr string, err error) {
-	if err == nil || errors.Is(err, context.Canceled) {
-		return
-	}
-	reason := "broken"
+	reason := ""
 	switch r, ok := errors.AsType[*refusal](err); {
 	case ok:
 		reason = r.code
@@ -290,7 +295,22 @@ func (p *Peers) refused(addr string, err error) {
 		reason = "certificate"
 	case errors.Is(err, ErrNotSkein):
 		reason = "protocol"
+	case wire.KindOf(err) == wire.KindCorrupt:
+		reason = "corrupt"
+	default:
+		p.m.handshake.WithLabelValues("lost").Inc()
+		p.log.Debug("a handshake did not end", "addr", addr, "reason", err)
+		return
 	}
 	p.m.handshake.WithLabelValues(reason).Inc()
 	p.warn(addr, reason, "refused a connection from another node", err)
+}
+
+// toldOff tells about a refusal by a peer.
+func (p *Peers) toldOff(id ring.NodeID, addr string, r *refusal) {
+	p.m.handshake.WithLabelValues(r.code).Inc()
+	p.warn(id.String(), r.code, "cannot connect to a node", r, "peer_addr", addr, "peer", id)
+	if r.remote && p.cfg.OnRefused != nil {
+		p.cfg.OnRefused(id, r.code, r.detail)
+	}
 }

@@ -126,7 +126,7 @@ func (s *session) run(interval, timeout time.Duration) error {
 	} else {
 		<-s.conn.Context().Done()
 	}
-	s.out.close()
+	s.m.dropped.WithLabelValues(className(s.class), "lost").Add(float64(s.out.close()))
 	wg.Wait()
 	return s.conn.Err()
 }

@@ -68,16 +68,11 @@ func (p *Peers) dialed(l *link, addr string, err error) {
 		return
 	}
 	p.m.connects.WithLabelValues("failed").Inc()
-	r, refusal := errors.AsType[*refusal](err)
-	switch {
-	case refusal:
-		p.m.handshake.WithLabelValues(r.code).Inc()
-		p.warn(l.id.String(), r.code, "cannot connect to a node", err, "addr", addr, "peer", l.id)
-		if r.remote && p.cfg.OnRefused != nil {
-			p.cfg.OnRefused(l.id, r.code, r.detail)
-		}
+	switch r, ok := errors.AsType[*refusal](err); {
+	case ok:
+		p.toldOff(l.id, addr, r)
 	case errors.Is(err, ErrOtherSecret), errors.Is(err, ErrCertificate), errors.Is(err, ErrNotSkein):
-		p.warn(l.id.String(), "tls", "cannot connect to a node", err, "addr", addr, "peer", l.id)
+		p.warn(l.id.String(), "tls", "cannot connect to a node", err, "peer_addr", addr, "peer", l.id)
 	case !errors.Is(err, context.Canceled):
 		p.log.Debug("connection attempt failed", "peer", l.id, "addr", addr, "class", className(l.class), "err", err)
 	}
@@ -161,6 +156,11 @@ func (p *Peers) departed(in *inbound) {
 		delete(p.inbound, key)
 	}
 	p.mu.Unlock()
+	if ce, ok := errors.AsType[*CloseError](in.conn.Err()); ok {
+		if r := asRefusal(ce); r != nil {
+			p.toldOff(in.from, in.conn.RemoteAddr(), r) // the dialer did not like our answer
+		}
+	}
 }
 
 // renewed takes a later hello of a connected peer.

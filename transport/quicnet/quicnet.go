@@ -153,7 +153,14 @@ func resolve(ctx context.Context, addr string) (*net.UDPAddr, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &net.UDPAddr{IP: ips[0].IP, Zone: ips[0].Zone, Port: p}, nil
+	ip := ips[0]
+	for _, other := range ips { // IPv4 first: a socket for both families reaches it, one for IPv4 alone nothing else
+		if other.IP.To4() != nil {
+			ip = other
+			break
+		}
+	}
+	return &net.UDPAddr{IP: ip.IP, Zone: ip.Zone, Port: p}, nil
 }
 
 func (e *endpoint) Close() error {
