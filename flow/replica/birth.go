@@ -157,16 +157,21 @@ func (h *Host) meets(g *Group, b Birth) (done bool, err error) {
 	return false, nil
 }
 
-// writeSync writes to the journal and waits until it is durable. It does not give up: the outcome must be known.
+// writeSync writes to the journal and waits until it is durable. It gives up only when the host stops: what is on disk then
+// decides at the next start.
 func (h *Host) writeSync(w log.Write) error {
 	ch := make(chan error, 1)
 	h.appender.add([]log.Write{w}, true, func(err error) { ch <- err })
-	if err := <-ch; err != nil {
-		err = fmt.Errorf("%w: %w", errJournal, err)
-		h.fail(err)
+	select {
+	case err := <-ch:
+		if err != nil {
+			err = fmt.Errorf("%w: %w", errJournal, err)
+			h.fail(err)
+		}
 		return err
+	case <-h.ctx.Done():
+		return closedErr("write to the journal")
 	}
-	return nil
 }
 
 // open opens a replica's state machine and core from what the journal and the store hold, repairing what a crash left.

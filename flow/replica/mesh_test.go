@@ -31,6 +31,7 @@ type mesh struct {
 	loss  float64
 	delay time.Duration // up to
 	tune  func(*Config)
+	sink  bool // state machines keep nothing
 	fixed bool // no growth: Desired is what the group has
 }
 
@@ -92,6 +93,7 @@ func (n *node) start() {
 	cfg.Factories = map[GroupKind]Factory{KindPartition: func(b Birth, prefix []byte) (StateMachine, error) {
 		f := n.bulk(b.Group)
 		r := &recorder{f: f, store: n.store, key: append(slices.Clone(prefix), 'n'), fail: n.failing}
+		r.sink = n.m.sink
 		if v, ok, _ := n.store.Get(r.key); ok {
 			r.count = beUint64(v)
 		}
@@ -185,6 +187,10 @@ func (n *node) Send(to ring.NodeID, _ wire.Class, body []byte) bool {
 		return true
 	}
 	h := d.host
+	if n.m.delay == 0 {
+		h.HandleRaft(n.id, body)
+		return true
+	}
 	n.m.mu.Lock()
 	after := time.Duration(n.m.rand.Int64N(int64(n.m.delay)))
 	n.m.mu.Unlock()
