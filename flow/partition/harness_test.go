@@ -156,6 +156,15 @@ func (h *host) crash(entries []log.Entry, cut func(n int64) int64) {
 		}
 	}
 	h.open()
+	kept := map[string]int64{}
+	for _, path := range h.files() { // opening cuts what was not applied, synced or not
+		st, err := os.Stat(path)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		kept[path] = min(h.synced[path], st.Size())
+	}
+	h.synced = kept
 	h.applied = 0
 	if raw, ok, _ := h.store.Get([]byte("applied")); ok {
 		h.applied = binary.BigEndian.Uint64(raw)
