@@ -35,7 +35,7 @@ func translate(err error) error {
 	switch e.ErrorCode {
 	case alertBadCertificate, alertUnknownCA:
 		if e.Remote { // it says only that it could not verify our certificate
-			return fmt.Errorf("%w, for it refused our certificate", transport.ErrOtherSecret)
+			return fmt.Errorf("%w, or its clock is far off: it refused our certificate", transport.ErrOtherSecret)
 		}
 	case alertCertificateNeeded:
 		return fmt.Errorf("%w: no certificate was shown", transport.ErrCertificate)
