@@ -37,7 +37,7 @@ func (g *Group) apply(until time.Time) (bool, error) {
 				return false, err
 			}
 			g.applyPos++
-			over = run.entries%16 == 0 && !time.Now().Before(until)
+			over = run.entries%4 == 0 && !time.Now().Before(until)
 		}
 		if g.applyPos < len(es) {
 			break
@@ -75,7 +75,7 @@ func (g *Group) abandon(ps []*proposal) {
 func (g *Group) applyEntry(run *applyRun, e *pb.Entry) error {
 	run.entries++
 	run.bytes += int64(len(e.GetData()))
-	p := g.popProposal(e.GetIndex())
+	p := g.popProposal(e.GetIndex(), e.GetTerm())
 	switch {
 	case e.GetType() == pb.EntryNormal && len(e.GetData()) > 0:
 		res, err := g.sm.Apply(journalEntry(e), run.batch)

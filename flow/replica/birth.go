@@ -297,6 +297,12 @@ func (h *Host) recover(ctx context.Context) error {
 			return wire.Errorf(wire.KindCorrupt, "", "group %s: birth record is damaged", gs.Group)
 		}
 		g, err := h.open(b, gs)
+		if wire.KindOf(err) == wire.KindCorrupt {
+			// One damaged replica must not keep the others down; nothing of it is deleted.
+			h.metrics.damaged.Inc()
+			h.log.Error("replica is damaged and stays closed", "group", gs.Group.String(), "err", err)
+			continue
+		}
 		if err != nil {
 			return err
 		}

@@ -105,6 +105,7 @@ func (c Config) Validate() error {
 	need(c.MaxUncommittedBytes > 0, "MaxUncommittedBytes must be above 0")
 	need(c.MaxInflight > 0, "MaxInflight must be above 0")
 	need(c.MaxSizePerMsg > 0, "MaxSizePerMsg must be above 0")
+	need(c.MaxSizePerMsg <= MaxEntry, "MaxSizePerMsg must leave room in a frame")
 	need(c.MaxInflightBytes >= c.MaxSizePerMsg, "MaxInflightBytes must be MaxSizePerMsg at least")
 	need(c.MaxApplyBytes > 0, "MaxApplyBytes must be above 0")
 	need(c.CacheBytes >= 0, "CacheBytes must not be negative")

@@ -470,6 +470,7 @@ func (g *Group) stop(err error) {
 	g.syncSlot <- struct{}{} // never given back: no Sync after Close
 	g.role, g.lead, g.isReady = raft.StateFollower, raft.None, false
 	g.publish()
+	g.h.ownerChanged(g.Status())
 	if cerr := g.sm.Close(); cerr != nil {
 		g.log.Warn("closing the state machine", "err", cerr)
 	}

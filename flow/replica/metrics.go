@@ -4,9 +4,11 @@ import "github.com/prometheus/client_golang/prometheus"
 
 type metrics struct {
 	groups          prometheus.Gauge
+	damaged         prometheus.Gauge
 	owned           prometheus.Gauge
 	elections       prometheus.Counter // ownerships won
 	proposals       *prometheus.CounterVec
+	proposed        prometheus.Counter // proposals with outcome ok
 	dropped         *prometheus.CounterVec
 	sent            *prometheus.CounterVec
 	applySeconds    prometheus.Histogram
@@ -34,6 +36,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 	m := &metrics{
 		groups:          gauge("groups", "Replicas on this node."),
+		damaged:         gauge("damaged_groups", "Replicas that could not be opened because of damage."),
 		owned:           gauge("owned_groups", "Groups this node owns."),
 		elections:       counter("elections_won_total", "Ownerships this node won."),
 		proposals:       vec("proposals_total", "Proposals by outcome.", "outcome"),
@@ -47,8 +50,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		checkpointFails: counter("checkpoint_failures_total", "Checkpoints that failed."),
 		steps:           vec("membership_steps_total", "Membership steps started by owners here, by kind.", "kind"),
 	}
+	m.proposed = m.proposals.WithLabelValues("ok")
 	if reg != nil {
-		reg.MustRegister(m.groups, m.owned, m.elections, m.proposals, m.dropped, m.sent, m.applySeconds, m.appendSeconds,
+		reg.MustRegister(m.groups, m.damaged, m.owned, m.elections, m.proposals, m.dropped, m.sent, m.applySeconds, m.appendSeconds,
 			m.appliedEntries, m.snapshots, m.checkpoints, m.checkpointFails, m.steps)
 	}
 	return m

@@ -34,6 +34,7 @@ type lane struct {
 	tails  [][]tail // who is in each frame
 	bytes  int
 	queued bool
+	last   int // length of the last frame: the next will be alike
 }
 
 // tail is a message in a frame, for reporting that the frame was not sent.
@@ -64,7 +65,7 @@ func (o *outbox) add(to ring.NodeID, g ring.GroupID, m *pb.Message) bool {
 	n := len(l.frames) - 1
 	size := messageSize(m)
 	if n < 0 || (len(l.frames[n]) > 1 && len(l.frames[n])+size > frameTarget) {
-		l.frames = append(l.frames, append(make([]byte, 0, size+64), frameVersion))
+		l.frames = append(l.frames, append(make([]byte, 0, max(size+64, l.last)), frameVersion))
 		l.tails = append(l.tails, nil)
 		n++
 	}
@@ -115,6 +116,7 @@ func (o *outbox) flush() {
 		o.dirty = o.dirty[1:]
 		l := o.lanes[key]
 		frames, tails := l.frames, l.tails
+		l.last = min(len(frames[len(frames)-1])+len(frames[len(frames)-1])/8, frameTarget+frameTarget/8)
 		l.frames, l.tails, l.bytes, l.queued = nil, nil, 0, false
 		o.mu.Unlock()
 		for i, f := range frames {

@@ -18,15 +18,20 @@ type proposal struct {
 	done   func(Outcome)
 }
 
+// MaxEntry is the most that one entry may hold, bytes: it must travel in one frame.
+const MaxEntry = wire.MaxFrame - 64<<10
+
 // Propose asks for data to be replicated and applied. It never blocks, keeps the order of calls, and keeps data: nobody may
 // change it afterwards. done is called once, from the group's goroutine (or from the one that stops the group), and must
-// not block. An error means that nothing was enqueued and done is not called: KindInvalid (no data), KindNotOwner with a
+// not block. An error means that nothing was enqueued and done is not called: KindInvalid (no data, above MaxEntry), KindNotOwner with a
 // hint, KindUnavailable (owner, but the first entry of the term is not applied yet), KindNoCredit, KindClosed.
 func (g *Group) Propose(data []byte, done func(Outcome)) error {
 	st := g.status.Load()
 	switch {
 	case len(data) == 0:
 		return wire.Errorf(wire.KindInvalid, "", "an entry needs data")
+	case len(data) > MaxEntry:
+		return wire.Errorf(wire.KindInvalid, wire.CodeTooLarge, "an entry of %d bytes does not fit a frame", len(data))
 	case st.Role != RoleOwner:
 		if g.stopped() {
 			return closedErr("propose")
@@ -75,11 +80,11 @@ func (g *Group) stopped() bool {
 // finish answers a proposal.
 func (g *Group) finish(p *proposal, o Outcome) {
 	g.pending.Add(-p.size)
-	label := "ok"
-	if o.Err != nil {
-		label = wire.KindOf(o.Err).String()
+	if o.Err == nil {
+		g.h.metrics.proposed.Inc()
+	} else {
+		g.h.metrics.proposals.WithLabelValues(wire.KindOf(o.Err).String()).Inc()
 	}
-	g.h.metrics.proposals.WithLabelValues(label).Inc()
 	p.done(o)
 }
 
@@ -158,8 +163,8 @@ func (g *Group) indexProposals(es []*pb.Entry) {
 }
 
 // popProposal gives the proposal whose entry has the index, if it was made here in the current ownership.
-func (g *Group) popProposal(index uint64) *proposal {
-	if len(g.inLog) == 0 || g.inLog[0].index != index {
+func (g *Group) popProposal(index, term uint64) *proposal {
+	if len(g.inLog) == 0 || g.inLog[0].index != index || g.inLog[0].term != term {
 		return nil
 	}
 	p := g.inLog[0]

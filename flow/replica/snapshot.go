@@ -304,18 +304,17 @@ func (g *Group) sendSnapshot(ctx context.Context, from ring.NodeID, req snapshot
 	var c capture
 	select {
 	case c = <-ch:
-	case <-g.done:
-		select {
-		case c = <-ch:
-			c.close()
-		default:
-		}
+	case <-g.done: // not captured, or it would not be done
 		return closedErr("send snapshot")
 	}
 	if c.err != nil {
 		return c.err
 	}
-	err := stream(ctx, s, c, req.have)
+	defer g.children.Done() // counted by captureFor
+	sctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(g.ctx, cancel)()
+	err := stream(sctx, s, c, req.have)
 	c.close()
 	g.post(func() {
 		id := uint64(req.to)
@@ -350,6 +349,7 @@ func (g *Group) captureFor(from ring.NodeID, req snapshotHello) capture {
 		return capture{err: err}
 	}
 	g.snapOut[uint64(req.to)]++
+	g.children.Add(1) // the state machine is not closed under a running stream
 	return capture{meta: g.st.encodeMeta(), cp: cp}
 }
 
