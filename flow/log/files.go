@@ -167,7 +167,7 @@ func zeroFill(ctx context.Context, f *os.File, size int64) error {
 }
 
 // takeSpare returns a file of at least size bytes. While the disk is full it frees what was released, waits, and tries again:
-// nothing has been written yet, so nothing is lost by it. It gives up when the journal closes.
+// nothing has been written yet, so nothing is lost by it. It gives up when the journal closes, and at once while it opens.
 func (w *writer) takeSpare(size int64) (spare, error) {
 	j := w.j
 	defer func() {
@@ -191,6 +191,9 @@ func (w *writer) takeSpare(size int64) (spare, error) {
 		}
 		if !IsDiskFull(s.err) {
 			return spare{}, ioError("journal preallocate", s.err)
+		}
+		if !w.started {
+			return spare{}, ioError("open journal", s.err)
 		}
 		if j.full.CompareAndSwap(false, true) {
 			j.metrics.full.Set(1)

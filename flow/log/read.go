@@ -72,6 +72,10 @@ type read struct {
 // collect decides which entries are returned, takes the cached ones, and pins the files of the others, which come first.
 func (j *FileJournal) collect(id ring.GroupID, lo, hi, maxBytes uint64) ([]Entry, []read, error) {
 	j.mu.RLock()
+	if j.closed {
+		j.mu.RUnlock()
+		return nil, nil, ErrClosed
+	}
 	g := j.groups[id]
 	if g == nil || hi > g.last()+1 || lo > hi {
 		j.mu.RUnlock()

@@ -136,7 +136,7 @@ func (w *writer) stageWrite(wr *Write) error {
 	g.tail.born = true
 	if wr.Birth != nil {
 		s.record(record{kind: recBirth, group: g.id}, wr.Birth)
-		s.ops = append(s.ops, op{kind: recBirth, g: g, birth: wr.Birth})
+		s.ops = append(s.ops, op{kind: recBirth, g: g, birth: append([]byte{}, wr.Birth...)})
 	}
 	if m := wr.Reset; m != nil {
 		g.tail.last, g.tail.compacted = m.Index, m.Index

@@ -18,6 +18,7 @@ type writer struct {
 	unit     uint64 // number of the unit being staged
 	touched  []*group
 	votes    []byte
+	started  bool // run began
 	unsynced bool // bytes were handed to the OS since the last fsync
 }
 
@@ -27,6 +28,7 @@ const commitBytes = 8 << 20
 // run takes whatever is queued and commits it, until the queue is closed and empty. While it syncs, the next group gathers.
 func (w *writer) run() {
 	defer w.j.prep.stop()
+	w.started = true
 	var units []unit
 	for {
 		clear(units)

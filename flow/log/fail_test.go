@@ -1,0 +1,123 @@
+package log
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/skeinmesh/skein/transport/wire"
+	"golang.org/x/sys/unix"
+)
+
+func TestJournalIsDoneForGoodAfterAFailedWrite(t *testing.T) {
+	j := openTest(t, t.TempDir())
+	appendSync(t, j, Write{Group: testGroup(0), Entries: entries(1, 1, 2, 10)})
+	// A descriptor that cannot write stands for a disk that cannot.
+	ro, err := os.Open(j.files[0].path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ro.Close() }()
+	if err := unix.Dup3(int(ro.Fd()), int(j.files[0].f.Fd()), 0); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		ch := make(chan error, 1)
+		j.Append([]Write{{Group: testGroup(0), Entries: entries(1, 2, 3, 10)}}, i%2 == 0, func(err error) { ch <- err })
+		if err := <-ch; err == nil || !errors.Is(err, j.Err()) {
+			t.Fatalf("append: %v", err)
+		}
+		<-j.Failed()
+	}
+	if st, _ := j.Load(testGroup(0)); st.Last != 1 {
+		t.Fatalf("what was not written is visible: %+v", st)
+	}
+	if err := j.Close(); err == nil {
+		t.Fatal("close said nothing of the failure")
+	}
+}
+
+func TestQueueBlocksAtItsBoundAndLetsOneUnitThrough(t *testing.T) {
+	var q queue
+	q.init(100)
+	if err := q.put(unit{size: 500}); err != nil {
+		t.Fatal(err)
+	}
+	second := make(chan error, 1)
+	go func() { second <- q.put(unit{size: 10}) }()
+	units := q.take(nil)
+	select {
+	case <-second:
+		t.Fatal("put did not wait")
+	default:
+	}
+	q.release(units[0].size)
+	if err := <-second; err != nil {
+		t.Fatal(err)
+	}
+	third := make(chan error, 1)
+	go func() { third <- q.put(unit{size: 99}) }()
+	q.close()
+	if err := <-third; wire.KindOf(err) != wire.KindClosed {
+		t.Fatalf("put into a closed queue: %v", err)
+	}
+	if got := q.take(nil); len(got) != 1 {
+		t.Fatalf("%d units left", len(got))
+	}
+}
+
+func TestDiskFullHasItsOwnKind(t *testing.T) {
+	err := ioError("write", fmt.Errorf("wrapped: %w", &os.PathError{Op: "pwritev", Path: "x", Err: unix.ENOSPC}))
+	if wire.KindOf(err) != wire.KindUnavailable || wire.CodeOf(err) != wire.CodeDiskFull || !IsDiskFull(err) {
+		t.Fatalf("%#v", err)
+	}
+	if free, total, err := DiskFree(t.TempDir()); err != nil || total == 0 || free > total {
+		t.Fatalf("%d of %d free, %v", free, total, err)
+	}
+}
+
+func TestStoreKeepsFlushedCommitsAndLosesOnlyASuffix(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	s, err := OpenStore(StoreConfig{Dir: "store", fs: fs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		b := s.NewBatch()
+		b.Set(fmt.Appendf(nil, "%02d", i), []byte("v"))
+		if err := b.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if i == 11 {
+			if err := s.Flush(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	crashed := fs.CrashClone(vfs.CrashCloneCfg{})
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if s, err = OpenStore(StoreConfig{Dir: "store", fs: crashed}); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	if err := s.Scan(nil, func(k, _ []byte) error {
+		if string(k) != fmt.Sprintf("%02d", n) {
+			t.Errorf("key %s at place %d", k, n)
+		}
+		n++
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if n < 12 {
+		t.Fatalf("%d keys after the crash, 12 were flushed", n)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
