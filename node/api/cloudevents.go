@@ -135,8 +135,9 @@ func ceDecode(v string) (string, error) {
 				continue
 			}
 			n, err := strconv.ParseUint(v[i+1:min(i+3, len(v))], 16, 8)
-			if err != nil || i+3 > len(v) {
-				return "", fmt.Errorf("%%%s is no percent-encoding", clip(v[i+1:min(i+3, len(v))]))
+			if err != nil || i+3 > len(v) { // common clients send a lone % as it is
+				b = append(b, v[i])
+				continue
 			}
 			b = append(b, byte(n))
 			i += 2

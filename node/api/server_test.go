@@ -430,3 +430,5 @@ func ndjsonOf(n int, format string) string {
 	}
 	return b.String()
 }
+
+func (w *world) request() *http.Request { return httptest.NewRequest("POST", "http://localhost/", nil) }
