@@ -44,6 +44,7 @@ type served struct {
 	gone  chan struct{}    // closed with why when the session cannot go on here
 	once  sync.Once
 	why   error
+	stop  context.CancelFunc // ends read
 
 	mu          sync.Mutex
 	outstanding int64 // granted and not received
@@ -78,19 +79,22 @@ func (b *Broker) HandlePublish(ctx context.Context, from ring.NodeID, hello []by
 }
 
 func (s *served) serve(ctx context.Context) error {
+	reading, stop := context.WithCancel(ctx)
+	defer stop()
+	s.stop = stop
 	s.acks <- &publishAck{Credit: s.grant(0), Term: s.group.Status().Term}
 	var writer sync.WaitGroup
 	writer.Go(func() { _ = s.answer(ctx) }) // its error ends the session through end
-	err := s.read(ctx)
+	err := s.read(reading)
 	s.settle()
 	close(s.acks) // the reader has stopped and nothing is proposed any more: nobody sends
 	writer.Wait()
-	if errors.Is(err, io.EOF) {
+	switch {
+	case s.ended():
+		return s.why
+	case errors.Is(err, io.EOF):
 		s.close()
 		return nil
-	}
-	if s.why != nil {
-		return s.why
 	}
 	return err
 }
@@ -193,7 +197,7 @@ func (s *served) propose(ctx context.Context, entry []byte, seq uint64, size int
 // outcome is called by the group's goroutine, in order; it must not block.
 func (s *served) outcome(seq uint64, size int64, out replica.Outcome) {
 	credit := s.answered(size)
-	res, ok := out.Result.(*partition.BatchResult)
+	res, ok := out.Result.(partition.BatchResult)
 	switch {
 	case s.ended(): // an earlier batch failed: this one was refused with it, or goes to the next owner again
 	case out.Err != nil:
@@ -226,6 +230,7 @@ func (s *served) end(err error) {
 	s.once.Do(func() {
 		s.why = err
 		close(s.gone)
+		s.stop()
 	})
 }
 

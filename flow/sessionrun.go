@@ -27,6 +27,7 @@ func (s *session) run(life context.Context) {
 		if err == nil {
 			continue
 		}
+		s.b.log.Debug("publish session lost its owner", "stream", s.stream, "partition", s.part, "tries", s.tries, "err", err)
 		s.setState(false, err)
 		s.settle(err)
 		if !hinted || s.tries > 8 {
@@ -127,6 +128,12 @@ func (s *session) settle(err error) {
 			keep = append(keep, o)
 		}
 		s.inflight = keep
+		s.renewLocked()
+	case e.Kind == wire.KindInternal && len(s.inflight) > 0: // a bug somewhere: repeating it would not end
+		for _, o := range s.inflight {
+			o.fail(unknownOutcome(err))
+		}
+		s.inflight = nil
 		s.renewLocked()
 	case refusesBatch(e):
 		for _, o := range s.inflight {

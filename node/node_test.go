@@ -70,8 +70,8 @@ func freePort(t *testing.T) string {
 func startMesh(t *testing.T, n int) *testMesh {
 	t.Helper()
 	m := &testMesh{t: t, net: memnet.New(), logs: &syncBuffer{}}
+	dir := t.TempDir() // its removal comes after stop
 	t.Cleanup(m.stop)
-	dir := t.TempDir()
 	for i := range n {
 		cfg := config.Default()
 		cfg.Name = fmt.Sprintf("n%d", i)
