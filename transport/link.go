@@ -49,20 +49,39 @@ const freshAttempt = 100 * time.Millisecond
 // of the peer, an attempt is restarted only now and then.
 func (l *link) hurry(start boot) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
+	renewed := start != l.start
+	l.start = start
 	if l.sess != nil {
-		l.mu.Unlock()
 		return
 	}
-	if l.abort != nil {
-		age := time.Since(l.began)
-		stuck := age > l.p.cfg.DialTimeout/3 && time.Since(l.aborted) > 2*l.p.cfg.DialTimeout
-		if start != l.start && age > freshAttempt || stuck {
-			l.aborted = time.Now()
-			l.abort()
-		}
+	l.wake()
+	if l.abort == nil {
+		return
 	}
-	l.start = start
-	l.mu.Unlock()
+	began := l.began
+	age := time.Since(began)
+	switch {
+	case renewed && age < freshAttempt:
+		time.AfterFunc(freshAttempt-age, func() { l.restart(began) })
+	case renewed, age > l.p.cfg.DialTimeout/3 && time.Since(l.aborted) > 2*l.p.cfg.DialTimeout:
+		l.abortLocked()
+	}
+}
+
+// restart ends the attempt that began then, if it is still under way.
+func (l *link) restart(began time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.abort != nil && l.began.Equal(began) {
+		l.abortLocked()
+	}
+}
+
+// abortLocked ends the attempt under way; the next follows at once.
+func (l *link) abortLocked() {
+	l.aborted = time.Now()
+	l.abort()
 	l.wake()
 }
 
