@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/skeinmesh/skein/node/client"
 	"github.com/skeinmesh/skein/node/config"
 )
 
@@ -67,6 +68,9 @@ func (p *process) run(ctx context.Context, args []string) int {
 	}
 	for _, line := range strings.Split(strings.TrimSpace(err.Error()), "\n") {
 		fmt.Fprintf(p.err, "skein: %s\n", line)
+	}
+	if client.CodeOf(err) == client.CodeConnect {
+		fmt.Fprintln(p.err, "Is a node running there? `skein dev` starts a mesh on this machine; --server or SKEIN_SERVER names another address.")
 	}
 	if !p.started || errors.As(err, &usage) {
 		fmt.Fprintf(p.err, "Run '%s --help' for usage.\n", cmd.CommandPath())

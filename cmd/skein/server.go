@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -77,18 +78,24 @@ func (s *serverFlags) pick(p *process) (config.Context, bool, error) {
 	return ctx, ok, nil
 }
 
-// reportRetries tells of failed tries, at most once a second: a mesh that elects an owner fails many within one.
+// reportRetries tells of failed tries: at once, then after one more second, two, four, up to half a minute. A mesh that elects an
+// owner fails many tries within one second.
 func (p *process) reportRetries() func(error, time.Duration) {
-	lines := make(chan struct{}, 1)
-	lines <- struct{}{}
+	var mu sync.Mutex
 	var last time.Time
+	var gap time.Duration
 	return func(err error, _ time.Duration) {
-		<-lines
-		if time.Since(last) >= time.Second {
-			last = time.Now()
-			fmt.Fprintf(p.err, "skein: %v; trying again\n", err)
+		mu.Lock()
+		defer mu.Unlock()
+		since := time.Since(last)
+		if since < gap {
+			return
 		}
-		lines <- struct{}{}
+		if since > time.Minute {
+			gap = 0 // another trouble than the last
+		}
+		last, gap = time.Now(), min(max(2*gap, time.Second), 30*time.Second)
+		fmt.Fprintf(p.err, "skein: %v; trying again\n", err)
 	}
 }
 

@@ -8,9 +8,6 @@ import (
 	"github.com/skeinmesh/skein/node/client"
 )
 
-// catalogStream is the system stream whose partitions are the catalog.
-const catalogStream = "_mesh"
-
 // whole says what is missing, or nil.
 func (m *Mesh) whole(ctx context.Context) error {
 	for i := range m.o.Nodes {
@@ -21,10 +18,12 @@ func (m *Mesh) whole(ctx context.Context) error {
 	return nil
 }
 
+// nodeWhole: the node is ready, it sees all others, and every replica group that somebody owns has as many replicas as the mesh
+// has room for, up to three: then no single node is needed any more.
 func (m *Mesh) nodeWhole(ctx context.Context, i int) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	c, err := client.New(client.Config{Servers: []string{m.Address(i)}})
+	c, err := client.New(client.Config{Servers: []string{m.Address(i)}, GiveUpUnreachable: true})
 	if err != nil {
 		return err
 	}
@@ -36,30 +35,19 @@ func (m *Mesh) nodeWhole(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	alive := 0
+	alive, owned, replicas := 0, 0, 0
 	for _, mb := range members {
 		if mb.State == "alive" {
 			alive++
+			owned += mb.Owned
+			replicas += mb.Replicas
 		}
 	}
 	if alive != m.o.Nodes {
 		return fmt.Errorf("sees %d of %d nodes", alive, m.o.Nodes)
 	}
-	shards, err := c.Partitions(ctx, catalogStream)
-	if err != nil {
-		return err
-	}
-	if len(shards) == 0 {
-		return fmt.Errorf("does not know the catalog yet")
-	}
-	want := 1
-	if m.o.Nodes >= 3 {
-		want = 3
-	}
-	for _, s := range shards {
-		if s.Owner == "" || len(s.Replicas) < want || want > 1 && len(s.Learners) > 0 {
-			return fmt.Errorf("catalog shard %d has %d of %d voters", s.Partition, len(s.Replicas), want)
-		}
+	if want := owned * min(m.o.Nodes, 3); owned == 0 || replicas < want {
+		return fmt.Errorf("knows of %d of %d copies", replicas, want)
 	}
 	return nil
 }
