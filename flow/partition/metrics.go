@@ -9,6 +9,8 @@ type Metrics struct {
 	reused     prometheus.Counter
 	retries    prometheus.Counter
 	refused    *prometheus.CounterVec
+	identities prometheus.Gauge
+	lookups    prometheus.Counter
 }
 
 // NewMetrics makes the metrics and registers them with reg; nil: they are kept without being shown.
@@ -23,11 +25,26 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		retries:    counter("skein_partition_batch_retries_total", "Batches that had been applied before."),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "skein_partition_batches_refused_total",
 			Help: "Batches refused at apply, by the kind of the refusal."}, []string{"kind"}),
+		identities: prometheus.NewGauge(prometheus.GaugeOpts{Name: "skein_partition_identities_held",
+			Help: "Identities of dedupe windows in memory."}),
+		lookups: counter("skein_partition_identity_store_lookups_total", "Identities looked up in the store, for they may be there and not in memory."),
 	}
 	if reg != nil {
-		reg.MustRegister(m.records, m.duplicates, m.reused, m.retries, m.refused)
+		reg.MustRegister(m.records, m.duplicates, m.reused, m.retries, m.refused, m.identities, m.lookups)
 	}
 	return m
+}
+
+func (m *Metrics) hold(n int) {
+	if m != nil {
+		m.identities.Add(float64(n))
+	}
+}
+
+func (m *Metrics) lookup() {
+	if m != nil {
+		m.lookups.Inc()
+	}
 }
 
 func (m *Metrics) batch(r *BatchResult) {

@@ -126,16 +126,20 @@ var modelSessionIDs = []SessionID{{1}, {2}, {3}}
 func (r *run) open(*rapid.T) {
 	id, stamp := rapid.SampledFrom(modelSessionIDs).Draw(r.t, "session"), r.stamp()
 	r.m.tick(stamp)
-	for other, s := range r.m.sessions {
-		if r.m.stamp-s.seen > sessionIdleMS {
-			delete(r.m.sessions, other)
-			delete(r.proposed, other)
-		}
-	}
+	r.expire()
 	if r.m.sessions[id] == nil {
 		r.m.sessions[id] = &modelSession{seen: r.m.stamp}
 	}
 	r.propose(EncodeOpenSession(nil, id, testNode, stamp), SessionResult{Last: uint64(len(r.m.sessions[id].results)), Stamp: r.m.stamp})
+}
+
+func (r *run) expire() {
+	for id, s := range r.m.sessions {
+		if r.m.stamp-s.seen > sessionIdleMS {
+			delete(r.m.sessions, id)
+			delete(r.proposed, id)
+		}
+	}
 }
 
 func (r *run) end(*rapid.T) {
@@ -300,6 +304,7 @@ func TestReplicasAgreeWithEachOtherAndTheModel(t *testing.T) {
 			"clock": func(*rapid.T) {
 				stamp := r.stamp()
 				r.m.tick(stamp)
+				r.expire()
 				r.propose(EncodeClock(nil, stamp), nil)
 			},
 			"apply": func(t *rapid.T) { r.catchUp(r.drawHost(t), 20) },

@@ -112,7 +112,7 @@ func (p *Partition) emptyState(spec Spec) state {
 }
 
 func (p *Partition) newWindow(gen uint32) window {
-	lim := memoryLimits{identities: p.cfg.MaxIdentities, filterWords: p.cfg.MaxFilterBytes / 8, node: p.cfg.Limit}
+	lim := memoryLimits{identities: p.cfg.MaxIdentities, filterWords: p.cfg.MaxFilterBytes / 8, node: p.cfg.Limit, metrics: p.cfg.Metrics}
 	return window{keys: p.keys, store: p.cfg.Store, gen: gen, lim: lim}
 }
 

@@ -45,6 +45,7 @@ type view struct {
 	windowGen   uint32
 	sizeStart   uint64        // where retention by size would start the log
 	notify      chan struct{} // closed when next grows; nil: nobody waits
+	expiring    bool          // there are identities or sessions that only time ends
 	closed      bool
 }
 
@@ -106,7 +107,8 @@ func (p *Partition) applyEntry(e log.Entry, en *entry, b log.Batch) (any, error)
 		st.spec.Limits = en.limits
 		return ConfigResult{Limits: en.limits}, nil
 	}
-	return nil, nil // entryClock: the time has moved already
+	st.sessions.expire(st.stamp, b) // entryClock
+	return nil, nil
 }
 
 // applyBatch decides about a batch, and stores what of it is new.
@@ -228,6 +230,7 @@ func (p *Partition) publish() {
 	grown := p.st.next > p.v.next
 	p.v.next, p.v.start, p.v.stamp = p.st.next, p.st.start, p.st.stamp
 	p.v.spec = p.st.spec
+	p.v.expiring = len(p.st.window.buckets) > 0 || len(p.st.sessions.open) > 0
 	if size := p.st.spec.RetentionBytes; size > 0 {
 		p.v.sizeStart = p.st.sizes.seek(size)
 	}

@@ -304,6 +304,21 @@ func TestWaitIsWokenByTheNextEvent(t *testing.T) {
 	}
 }
 
+func TestClockForgetsWhatOnlyTimeEnds(t *testing.T) {
+	h := mustHost(t, Config{Metrics: NewMetrics(nil)})
+	h.apply(openEntry(11, sessionA, 1000), batchEntry(12, sessionA, 1, 1000, rec{id: 1, value: "a"}))
+	if h.p.ClockDue(1000 + sessionIdleMS) {
+		t.Error("due while the session lives")
+	}
+	if !h.p.ClockDue(1001 + sessionIdleMS) {
+		t.Error("not due")
+	}
+	h.apply(log.Entry{Index: 13, Data: EncodeClock(nil, 1001+sessionIdleMS)})
+	if h.p.ClockDue(1<<50) || len(h.p.st.sessions.open) != 0 || len(h.p.st.window.buckets) != 0 {
+		t.Error("something is still held")
+	}
+}
+
 func TestDamagedAndUnknownEntriesStopTheReplica(t *testing.T) {
 	h := mustHost(t, Config{})
 	good := batchEntry(12, sessionA, 1, 1, rec{value: "a"})

@@ -94,6 +94,13 @@ func (p *Partition) Wait(from uint64) <-chan struct{} {
 	return p.v.notify
 }
 
+// ClockDue reports whether the owner should propose a Clock entry at time nowMS (Unix): nothing came for so long that all
+// identities and sessions can be forgotten, and some are still held. Safe for any goroutine.
+func (p *Partition) ClockDue(nowMS int64) bool {
+	v := p.snapshot()
+	return v.expiring && !v.closed && nowMS-v.stamp > max(v.spec.DedupeWindowMS+minuteMS, sessionIdleMS)
+}
+
 // RetentionTrim is the start that the owner should propose at time nowMS (Unix), by age and by size, in whole batches. ok
 // is false when there is nothing to trim. Safe for any goroutine.
 func (p *Partition) RetentionTrim(nowMS int64) (start uint64, ok bool) {

@@ -69,11 +69,7 @@ func (t *sessions) get(id SessionID, now int64) *session {
 // start opens a session, or finds it open already, and makes room by ending the expired ones and, where there are too many,
 // those idle for longest.
 func (t *sessions) start(id SessionID, node ring.NodeID, now int64, b log.Batch) *session {
-	for other := range t.open {
-		if t.get(other, now) == nil {
-			t.end(other, b)
-		}
-	}
+	t.expire(now, b)
 	if s := t.open[id]; s != nil {
 		return s
 	}
@@ -84,6 +80,15 @@ func (t *sessions) start(id SessionID, node ring.NodeID, now int64, b log.Batch)
 	t.open[id] = s
 	b.Set(t.keys.session(id), appendSession(nil, s))
 	return s
+}
+
+// expire ends the sessions that are idle for too long.
+func (t *sessions) expire(now int64, b log.Batch) {
+	for id := range t.open {
+		if t.get(id, now) == nil {
+			t.end(id, b)
+		}
+	}
 }
 
 // idlest is the session idle for longest; of several the one with the smallest id, so that the order of a map decides nothing.

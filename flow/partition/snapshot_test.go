@@ -155,6 +155,41 @@ func TestCrashBeforeTheInstallIsDurableGoesBack(t *testing.T) {
 	}
 }
 
+func TestCrashBetweenSyncAndInstallKeepsWhatCompletesTheOldBatches(t *testing.T) {
+	from := mustHost(t, Config{})
+	next := history(from, 30)
+	from.apply(log.Entry{Index: next, Data: EncodeTrim(nil, 20, 0)})
+	to := mustHost(t, Config{})
+	entries := []log.Entry{openEntry(11, sessionA, 1000), batchEntry(12, sessionA, 1, 1000, rec{id: 3, value: "old"})}
+	to.apply(entries...)
+	before := to.dump()
+	staged, err := transfer(t, from, to, newPipe(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := to.files()
+	if err := to.p.Install(staged, to.store.NewBatch()); err != nil {
+		t.Fatal(err)
+	}
+	to.sync(true) // another group's checkpoint flushes the store just now
+	if err := to.p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	to.disk.Crash()
+	if err := os.Truncate(files[0], 10); err != nil { // never synced
+		t.Fatal(err)
+	}
+	to.open()
+	for _, e := range entries {
+		if err := to.p.Complete(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := to.dump(); got != before {
+		t.Errorf("got\n%s\nwant\n%s", got, before)
+	}
+}
+
 func TestDamagedSnapshotIsRefusedAndLeavesNothing(t *testing.T) {
 	from := mustHost(t, Config{})
 	history(from, 40)

@@ -48,7 +48,8 @@ func (p *Partition) noteSynced(segs *log.Segments, gen uint32, index uint64) err
 	}
 	b := p.cfg.Store.NewBatch()
 	b.Set(p.keys.synced(gen), state)
-	if index > 0 {
+	// The first Sync after an install comes before it is committed: until then the old segments may still be completed.
+	if index > 0 && last.dirGen == gen {
 		b.DeleteRange(p.keys.batch(0), p.keys.batch(index+1))
 	}
 	if err := b.Commit(); err != nil {

@@ -46,6 +46,7 @@ type memoryLimits struct {
 	identities  int // in maps
 	filterWords int
 	node        *NodeLimit // shared by the node's partitions; nil: none
+	metrics     *Metrics
 }
 
 // find looks an identity up.
@@ -63,6 +64,7 @@ func (w *window) find(hash [16]byte) (original, bool, error) {
 			continue
 		}
 		asked = bu.minute
+		w.lim.metrics.lookup()
 		value, ok, err := w.store.Get(w.identityKey(bu.minute, hash))
 		if err != nil {
 			return original{}, false, err
@@ -111,6 +113,7 @@ func (w *window) seal() {
 func (w *window) count(n int) {
 	w.held += n
 	w.lim.node.add(n)
+	w.lim.metrics.hold(n)
 }
 
 // advance forgets the minutes that are over at time now. Their keys are removed unless a checkpoint still reads them.
