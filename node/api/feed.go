@@ -97,14 +97,15 @@ func (f *feed) take(ch *chunk, item []byte) error {
 	if len(item) > f.most {
 		return f.tooLong()
 	}
-	var rec batch.Record
-	if err := f.parse(item, &rec); err != nil {
+	// Parsed in place: a record of its own would be an allocation per event.
+	ch.recs = append(ch.recs, batch.Record{})
+	if err := f.parse(item, &ch.recs[len(ch.recs)-1]); err != nil {
+		ch.recs = ch.recs[:len(ch.recs)-1]
 		if f.bad++; f.bad > maxBadItems {
 			return invalid(fmt.Sprintf("more than %d malformed events; gave up", maxBadItems))
 		}
 		ch.bad = append(ch.bad, badItem{f.item, problemOf(err)})
 	} else {
-		ch.recs = append(ch.recs, rec)
 		ch.items = append(ch.items, f.item)
 	}
 	f.item++

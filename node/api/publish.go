@@ -263,10 +263,10 @@ func (c *Call) readGrowing(limit int64) ([]byte, func(), error) {
 }
 
 // reserveWait is how long a body waits for memory before it is refused: its sender waits better than this node.
-const reserveWait = 2 * time.Second
+const reserveWait = time.Second
 
 func (c *Call) reserveBriefly(n int64) error {
-	ctx, cancel := context.WithTimeout(c.R.Context(), reserveWait)
+	ctx, cancel := context.WithTimeout(c.R.Context(), c.s.reserveWait)
 	defer cancel()
 	return c.reserve(ctx, n)
 }

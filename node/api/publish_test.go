@@ -192,7 +192,7 @@ func TestCompressedBodies(t *testing.T) {
 
 func TestBombsAreDefused(t *testing.T) {
 	w := newWorld(t)
-	zeros := strings.Repeat("0", 48<<20)
+	zeros := strings.Repeat("0", 33<<20)
 	for name, body := range map[string][]byte{"gzip": gzipped(zeros), "zstd": zstded(zeros)} {
 		w.expect(413, "too-large", "POST", "/v1/streams/a/events/batch", string(body), ndjsonType, "Content-Encoding: "+name)
 		w.expect(413, "too-large", "POST", "/v1/streams/a/events", string(body), textType, "Content-Encoding: "+name)
@@ -338,6 +338,7 @@ func TestManyMalformedLinesAreGivenUp(t *testing.T) {
 
 func TestFullBudgetIsOverloaded(t *testing.T) {
 	w := newWorld(t)
+	w.s.reserveWait = 10 * time.Millisecond
 	_ = w.budget.Reserve(t.Context(), 64<<20)
 	w.expect(503, "overloaded", "POST", "/v1/streams/a/events", "x", textType)
 	w.budget.Release(64 << 20)

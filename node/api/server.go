@@ -14,18 +14,20 @@ import (
 
 // Server is the HTTP front door. New makes it, Run serves until its context ends.
 type Server struct {
-	cfg     Config
-	dep     Deps
-	log     *slog.Logger
-	met     *metrics
-	router  *router
-	hosts   hostList
-	origin  *http.CrossOriginProtection
-	budget  Budget
-	now     func() time.Time
-	subs    atomic.Int64
-	reqBase string
-	reqSeq  atomic.Uint64
+	cfg    Config
+	dep    Deps
+	log    *slog.Logger
+	met    *metrics
+	router *router
+	hosts  hostList
+	origin *http.CrossOriginProtection
+	budget Budget
+	// reserveWait is the constant of that name, but for tests.
+	reserveWait time.Duration
+	now         func() time.Time
+	subs        atomic.Int64
+	reqBase     string
+	reqSeq      atomic.Uint64
 
 	drain     chan struct{} // closed by Drain
 	drainOnce sync.Once
@@ -43,7 +45,7 @@ func New(cfg Config, dep Deps) (*Server, error) {
 	if dep.Publisher == nil || dep.Subscriber == nil || dep.Streams == nil || dep.Mesh == nil {
 		return nil, errors.New("api: Publisher, Subscriber, Streams and Mesh are required")
 	}
-	s := &Server{cfg: cfg, dep: dep, log: dep.Log, budget: dep.Budget, now: time.Now, drain: make(chan struct{}),
+	s := &Server{cfg: cfg, dep: dep, log: dep.Log, budget: dep.Budget, now: time.Now, drain: make(chan struct{}), reserveWait: reserveWait,
 		origin: http.NewCrossOriginProtection(), hosts: newHostList(cfg), reqBase: requestBase()}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)

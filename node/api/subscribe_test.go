@@ -231,7 +231,7 @@ func TestOneEvent(t *testing.T) {
 func TestEventStreamClientResumes(t *testing.T) {
 	w := newWorld(t)
 	w.seed("a", 30)
-	url := w.url() + "/v1/streams/a/events?from=earliest&limit=10"
+	url := w.url() + "/v1/streams/a/events?from=earliest&limit=15"
 	seen := map[string]int{}
 	total := 0
 	req, err := http.NewRequestWithContext(t.Context(), "GET", url, nil)
@@ -263,7 +263,7 @@ func TestEventStreamClientResumes(t *testing.T) {
 	w.s.Drain() // further attempts are refused, which ends the client
 	<-done
 	if len(seen) != 30 || total != 30 {
-		t.Fatalf("%d events, %d of them different, in connections of 10", total, len(seen))
+		t.Fatalf("%d events, %d of them different, in connections of 15", total, len(seen))
 	}
 	http.DefaultClient.CloseIdleConnections()
 }
