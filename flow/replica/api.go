@@ -24,7 +24,7 @@ type Member struct {
 	Learner bool           `msgpack:"l,omitempty"`
 }
 
-// Birth is the record from which a replica comes into being (DESIGN section 3): from the catalog with the founding members,
+// Birth is the record from which a replica comes into being: from the catalog with the founding members,
 // or from the owner for a learner (Empty), which waits for a snapshot.
 type Birth struct {
 	Group   ring.GroupID   `msgpack:"g"`

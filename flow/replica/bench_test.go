@@ -21,7 +21,7 @@ func benchPropose(b *testing.B, size int) {
 	m.delay = 0
 	m.sink = true
 	for _, n := range m.nodes {
-		n.journal.trim = true
+		n.journal.trim.Store(true)
 		n.start()
 	}
 	g := testGroup(1)

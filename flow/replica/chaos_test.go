@@ -170,7 +170,7 @@ func runTrouble(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 2))
 	m := newMesh(t, 3+int(seed%2)*2, seed)
 	for _, n := range m.nodes {
-		n.journal.trim = true
+		n.journal.trim.Store(true)
 		n.start()
 	}
 	g := testGroup(1)
@@ -269,7 +269,7 @@ func crashInstalling(t *testing.T, m *mesh, early bool) {
 	m.converge(g, 0, 1, 2)
 	lag := m.nodes[(m.nodeOf(m.owner(g)).i+1)%3]
 	for _, n := range m.nodes {
-		n.journal.trim = n != lag
+		n.journal.trim.Store(n != lag)
 	}
 	m.isolate(lag.i, true)
 	for i := range 60 {

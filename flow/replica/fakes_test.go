@@ -26,8 +26,8 @@ type memJournal struct {
 	queue    []memUnit
 	closed   bool
 	ended    chan struct{}
-	trim     bool // Release drops at once
-	noAppend bool // hold the disk
+	trim     atomic.Bool // Release drops at once
+	noAppend bool        // hold the disk
 }
 
 type memUnit struct {
@@ -203,7 +203,7 @@ func (j *memJournal) Release(g ring.GroupID, i uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	l := j.groups[g]
-	if !j.trim || l == nil || i < l.First || i > l.Last {
+	if !j.trim.Load() || l == nil || i < l.First || i > l.Last {
 		return
 	}
 	l.Compacted = log.Mark{Index: i, Term: l.entries[i-l.First].Term}

@@ -209,7 +209,7 @@ func TestLaggingFollowerCatchesUpBySnapshot(t *testing.T) {
 	inMesh(t, 3, func(m *mesh) {
 		g := testGroup(1)
 		for _, n := range m.nodes {
-			n.journal.trim = true
+			n.journal.trim.Store(true)
 		}
 		m.found(g, 0, 1, 2)
 		m.propose(g, "first")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -86,7 +87,7 @@ func (n *node) start() {
 	cfg := DefaultConfig()
 	cfg.Self, cfg.Journal, cfg.Store = n.id, n.journal, n.store
 	cfg.Sender, cfg.Caller, cfg.Placement = n, n, n
-	cfg.Rand = rand.New(rand.NewPCG(n.m.rand.Uint64(), 3))
+	cfg.Rand = rand.New(rand.NewPCG(n.m.draw(), 3))
 	if os.Getenv("SKEIN_TEST_LOG") != "" {
 		cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", n.i)
 	}
@@ -154,11 +155,18 @@ func (n *node) crash() {
 	n.journal.crash()
 	n.cancel()
 	<-n.ended
-	n.store.crash(n.m.rand)
-	for _, f := range n.bulks {
-		f.crash(n.m.rand)
+	r := rand.New(rand.NewPCG(n.m.draw(), 4))
+	n.store.crash(r)
+	for _, g := range slices.SortedFunc(maps.Keys(n.bulks), ring.GroupID.Compare) {
+		n.bulks[g].crash(r)
 	}
 	n.journal.start()
+}
+
+func (m *mesh) draw() uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.rand.Uint64()
 }
 
 func (m *mesh) find(id ring.NodeID) *node {
