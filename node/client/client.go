@@ -138,11 +138,19 @@ type request struct {
 // (nil: discarded).
 func (c *Client) do(ctx context.Context, r request, out any) (http.Header, error) {
 	unreachable := 0
+	var last error
 	for attempt := 0; ; attempt++ {
 		header, err := c.try(ctx, r, out)
-		if err == nil || ctx.Err() != nil {
-			return header, ctxError(ctx, err)
+		if err == nil {
+			return header, nil
 		}
+		if ctx.Err() != nil {
+			if last == nil {
+				last = err
+			}
+			return nil, ctxError(ctx, last) // what failed before says more than a try that was called off
+		}
+		last = err
 		if !c.mayRetry(r, err) {
 			return nil, err
 		}

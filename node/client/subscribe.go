@@ -74,9 +74,11 @@ type Subscription struct {
 	server    uint64
 	r         *bufio.Reader
 	cursor    string            // last told by the server
-	seen      map[uint32]uint64 // next offset to deliver, of partitions that moved since cursor
+	seen      map[uint32]uint64 // next offset to deliver; a cursor told after a reconnect may lie before it
 	delivered int
 	again     int   // delivered since cursor: what a reconnect gets again
+	asked     int   // limit of this connection; 0: none
+	came      int   // events on this connection
 	pending   error // came behind the last chunk
 	attempt   int
 	done      error
@@ -112,7 +114,7 @@ func (s *Subscription) connect() error {
 	for ; ; s.attempt++ {
 		resp, idx, err := s.c.send(s.ctx, s.request())
 		if err == nil {
-			s.server, s.body, s.r = idx, resp.Body, bufio.NewReaderSize(resp.Body, 256<<10)
+			s.server, s.body, s.r = idx, resp.Body, newLineReader(resp.Body)
 			return nil
 		}
 		if s.ctx.Err() != nil {
@@ -144,7 +146,8 @@ func (s *Subscription) request() request {
 	}
 	if s.req.Limit > 0 {
 		// Events already delivered since the cursor come again and are dropped here.
-		q.Set("limit", strconv.Itoa(s.req.Limit-s.delivered+s.again))
+		s.asked, s.came = s.req.Limit-s.delivered+s.again, 0
+		q.Set("limit", strconv.Itoa(s.asked))
 	}
 	return request{
 		method: http.MethodGet, path: streamPath(s.stream) + "/events", query: q,
@@ -177,6 +180,7 @@ func (s *Subscription) Next() (Chunk, error) {
 
 // note drops what was delivered before a reconnect, and remembers what is delivered now.
 func (s *Subscription) note(chunk *Chunk) {
+	s.came += len(chunk.Events)
 	kept := chunk.Events[:0]
 	for _, ev := range chunk.Events {
 		if next, ok := s.seen[ev.Partition]; ok && ev.Offset < next {
@@ -194,7 +198,6 @@ func (s *Subscription) note(chunk *Chunk) {
 	if chunk.Cursor != "" {
 		s.cursor = chunk.Cursor
 		s.again = 0
-		clear(s.seen)
 	}
 	if s.req.Limit > 0 && s.delivered >= s.req.Limit {
 		s.finish(io.EOF)
@@ -222,7 +225,7 @@ func (s *Subscription) settle(err error) error {
 		}
 		return s.finish(cause)
 	}
-	if err == io.EOF && s.req.UntilEnd {
+	if err == io.EOF && s.req.UntilEnd && (s.asked == 0 || s.came < s.asked) {
 		return s.finish(io.EOF)
 	}
 	s.body.Close()
@@ -338,3 +341,5 @@ func valueBytes(l *line) ([]byte, error) {
 	}
 	return l.Value, nil
 }
+
+func newLineReader(r io.Reader) *bufio.Reader { return bufio.NewReaderSize(r, 256<<10) }
