@@ -226,6 +226,7 @@ func (k *birthKeeper) removeAll(ctx context.Context, groups []ring.GroupID) {
 			continue
 		}
 		k.b.dropSession(g)
+		k.b.catalog.forget(g)
 		k.b.log.Info("removed the replica of a deleted stream", "group", g)
 	}
 }

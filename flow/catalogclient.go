@@ -155,6 +155,29 @@ func (c *catalogClient) gone(name string) {
 	}
 }
 
+// forget drops the cached definition that a removed group belonged to.
+func (c *catalogClient) forget(g ring.GroupID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name, e := range c.cached {
+		for i := range e.stream.Partitions {
+			if e.stream.Partitions[i].Group == g {
+				delete(c.cached, name)
+				return
+			}
+		}
+	}
+}
+
+// recheck asks for a definition again in the background: whoever finds no owner may be holding an old one.
+func (c *catalogClient) recheck(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.cached[name]; e != nil && !e.refreshing {
+		e.refreshing = c.b.spawn(func(life context.Context) { c.refresh(life, name, e) })
+	}
+}
+
 // command proposes a catalog command. It may be repeated: creation carries its incarnation id, updates their version.
 func (c *catalogClient) command(ctx context.Context, name string, cmd catalog.Command, safe bool) (catalogResponse, error) {
 	entry, err := catalog.Encode(cmd)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/skeinmesh/skein/flow/catalog"
@@ -22,17 +23,23 @@ type feed struct {
 	end   *uint64 // stop before this offset; nil: never
 	chunk int     // bytes to read at once
 	tries int
+	once  sync.Once
 }
+
+// looked notes that the feed found its source empty, or has something: see subscription.looks.
+func (f *feed) looked() { f.once.Do(f.sub.looks.Done) }
 
 // source is one place to read a partition from.
 type source interface {
-	// read waits for batches that hold offset from or later ones. They stay valid until the chunk was delivered.
-	read(ctx context.Context, from uint64, maxBytes int) ([]framed, error)
+	// read waits for batches that hold offset from or later ones, calling dry before it waits. They stay valid until the chunk
+	// was delivered.
+	read(ctx context.Context, from uint64, maxBytes int, dry func()) ([]framed, error)
 	close()
 }
 
 // run reads until the end, a final error, or the subscription's end.
 func (f *feed) run() {
+	defer f.looked()
 	ctx := f.sub.ctx
 	for ctx.Err() == nil {
 		if f.end != nil && f.next >= *f.end {
@@ -72,7 +79,7 @@ func final(err error) bool {
 // drainSource reads from one source until the end or an error.
 func (f *feed) drainSource(ctx context.Context, src source) error {
 	for f.end == nil || f.next < *f.end {
-		batches, err := src.read(ctx, f.next, f.chunk)
+		batches, err := src.read(ctx, f.next, f.chunk, f.looked)
 		if err != nil {
 			return err
 		}
@@ -86,6 +93,7 @@ func (f *feed) drainSource(ctx context.Context, src source) error {
 			return ctx.Err()
 		}
 		f.sub.chunks <- chunk{part: f.part.ID, batches: batches, from: f.next, token: true}
+		f.looked()
 		f.next = batches[len(batches)-1].Meta.Next()
 		f.tries = 0
 	}
@@ -126,8 +134,8 @@ func (f *feed) open(ctx context.Context) (source, error) {
 // localSource reads the replica on this node.
 type localSource struct{ p *partition.Partition }
 
-func (l *localSource) read(ctx context.Context, from uint64, maxBytes int) ([]framed, error) {
-	raw, err := readPartition(ctx, l.p, from, maxBytes)
+func (l *localSource) read(ctx context.Context, from uint64, maxBytes int, dry func()) ([]framed, error) {
+	raw, err := readPartition(ctx, l.p, from, maxBytes, dry)
 	if err != nil {
 		return nil, err
 	}
@@ -136,14 +144,15 @@ func (l *localSource) read(ctx context.Context, from uint64, maxBytes int) ([]fr
 
 func (l *localSource) close() {}
 
-// readPartition waits until the partition has something at from, then reads.
-func readPartition(ctx context.Context, p *partition.Partition, from uint64, maxBytes int) ([]byte, error) {
+// readPartition waits until the partition has something at from, then reads. It calls dry before it waits.
+func readPartition(ctx context.Context, p *partition.Partition, from uint64, maxBytes int, dry func()) ([]byte, error) {
 	for {
 		grown := p.Wait(from)
 		raw, err := p.Read(from, maxBytes)
 		if err != nil || len(raw) > 0 {
 			return raw, err
 		}
+		dry()
 		select {
 		case <-grown:
 		case <-ctx.Done():
@@ -176,7 +185,7 @@ func openRemote(ctx context.Context, b *Broker, node ring.NodeID, g ring.GroupID
 }
 
 // read gives credit for what was delivered before, then waits for the next batch.
-func (r *remoteSource) read(ctx context.Context, _ uint64, _ int) ([]framed, error) {
+func (r *remoteSource) read(ctx context.Context, _ uint64, _ int, dry func()) ([]framed, error) {
 	if r.taken > 0 {
 		b, err := wire.Marshal(&creditFrame{Credit: r.taken})
 		if err != nil {
@@ -188,6 +197,10 @@ func (r *remoteSource) read(ctx context.Context, _ uint64, _ int) ([]framed, err
 		r.taken = 0
 	}
 	frame, err := r.st.Recv(ctx)
+	for err == nil && len(frame) == 1 && frame[0] == frameDry {
+		dry()
+		frame, err = r.st.Recv(ctx)
+	}
 	if err != nil {
 		if errors.Is(err, io.EOF) {
 			err = &wire.Error{Kind: wire.KindClosed, Detail: "the replica ended the read"}

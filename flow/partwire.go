@@ -81,6 +81,9 @@ func (b *Broker) askOwner(ctx context.Context, known []ring.NodeID, req partitio
 // A partition read on the wire. The reader opens a MethodSubscribe stream with subscribeHello; the replica sends frames of
 // whole batches (header and payload, as in the log) while it has credit; the reader sends creditFrames as it takes them.
 
+// frameDry, alone in a frame, tells that the replica has nothing more for now. It is sent once, for readers that only wanted to look.
+const frameDry byte = 0
+
 type subscribeHello struct {
 	Group  ring.GroupID `msgpack:"g"`
 	From   uint64       `msgpack:"f"`

@@ -40,12 +40,16 @@ func (b *Broker) HandleSubscribe(ctx context.Context, _ ring.NodeID, hello []byt
 
 // sendBatches sends runs of whole batches while the reader has credit. One batch may overdraw it.
 func sendBatches(ctx context.Context, p *partition.Partition, from uint64, c *readCredit, st wire.Stream) error {
+	var once sync.Once
+	dry := func() {
+		once.Do(func() { _ = st.Send(ctx, []byte{frameDry}) }) // an error shows at the next send
+	}
 	for {
 		room, err := c.wait(ctx)
 		if err != nil {
 			return err
 		}
-		raw, err := readPartition(ctx, p, from, int(min(room, chunkBytes)))
+		raw, err := readPartition(ctx, p, from, int(min(room, chunkBytes)), dry)
 		if err != nil {
 			return err
 		}

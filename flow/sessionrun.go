@@ -28,6 +28,9 @@ func (s *session) run(life context.Context) {
 			continue
 		}
 		s.b.log.Debug("publish session lost its owner", "stream", s.stream, "partition", s.part, "tries", s.tries, "err", err)
+		if s.tries%8 == 3 {
+			s.b.catalog.recheck(s.stream)
+		}
 		s.setState(false, err)
 		s.settle(err)
 		if !hinted || s.tries > 8 {

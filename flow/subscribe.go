@@ -2,6 +2,7 @@ package flow
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"sync"
@@ -37,6 +38,8 @@ type subscription struct {
 	feeds  sync.WaitGroup
 	tokens chan struct{} // a chunk that is read holds one until it is delivered
 	chunks chan chunk    // never full: bounded by tokens and by one last word per feed
+	looks  sync.WaitGroup
+	looked chan struct{} // closed when every feed has looked at its source once
 
 	cursor  Cursor
 	open    int // feeds that go on
@@ -77,7 +80,7 @@ func (b *Broker) Subscribe(ctx context.Context, stream string, req SubscribeRequ
 		return nil, err
 	}
 	sub := &subscription{b: b, stream: s, req: req, reserved: reserved, cursor: Cursor{Stream: s.ID, Next: maps.Clone(starts)},
-		tokens: make(chan struct{}, readTokens), chunks: make(chan chunk, readTokens+len(parts))}
+		tokens: make(chan struct{}, readTokens), chunks: make(chan chunk, readTokens+len(parts)), looked: make(chan struct{})}
 	sub.ctx, sub.cancel = context.WithCancelCause(b.life)
 	sub.decoder.init(s.Name, req)
 	b.metrics.subscriptions.Inc()
@@ -89,8 +92,13 @@ func (b *Broker) Subscribe(ctx context.Context, stream string, req SubscribeRequ
 			f.end = &end
 		}
 		sub.open++
+		sub.looks.Add(1)
 		sub.feeds.Go(f.run)
 	}
+	sub.feeds.Go(func() {
+		sub.looks.Wait()
+		close(sub.looked)
+	})
 	return sub, nil
 }
 
@@ -225,8 +233,14 @@ func (b *Broker) localPartition(g ring.GroupID) (*partition.Partition, bool) {
 	return p, ok
 }
 
-// Next waits for events; see Subscription.
+// firstLook is how long Next waits beyond its context for each partition to be looked at once.
+const firstLook = 2 * time.Second
+
+// Next waits for events; see Subscription. However short ctx is, what the replicas have already is given: an ended ctx counts only
+// once every partition was looked at.
 func (s *subscription) Next(ctx context.Context, maxEvents int) (Chunk, error) {
+	var late <-chan time.Time
+	ended := ctx.Done()
 	for {
 		if s.decoder.more() {
 			if c, err := s.decode(maxEvents); err != nil || len(c.Events) > 0 {
@@ -248,7 +262,21 @@ func (s *subscription) Next(ctx context.Context, maxEvents int) (Chunk, error) {
 				continue
 			}
 			s.decoder.start(c)
-		case <-ctx.Done():
+		case <-ended:
+			select {
+			case <-s.looked:
+				if len(s.chunks) == 0 {
+					return Chunk{}, ctx.Err()
+				}
+			default:
+				if errors.Is(ctx.Err(), context.Canceled) {
+					return Chunk{}, ctx.Err()
+				}
+				t := time.NewTimer(firstLook)
+				defer t.Stop()
+				late, ended = t.C, s.looked
+			}
+		case <-late:
 			return Chunk{}, ctx.Err()
 		case <-s.ctx.Done():
 			return Chunk{}, context.Cause(s.ctx)
