@@ -28,6 +28,8 @@ type readParams struct {
 const (
 	pageLimit    = 100    // events of a page where no limit is given
 	pageLimitMax = 10_000 // and at most
+	// endGuessTime bounds the question where the end is, when a page only wants to know that it is complete.
+	endGuessTime = time.Second
 )
 
 // subscribe reads a stream as server-sent events, as lines, or one page: GET /v1/streams/{stream}/events.
@@ -71,11 +73,22 @@ func (s *Server) subscribe(c *Call) {
 func (s *Server) open(ctx context.Context, cancel context.CancelCauseFunc, p readParams) (flow.Subscription, error) {
 	timer := time.AfterFunc(p.open, func() { cancel(context.DeadlineExceeded) })
 	defer timer.Stop()
-	sub, err := s.dep.Subscriber.Subscribe(ctx, p.stream, p.req)
-	if err != nil && p.endGuess && wire.KindOf(err) == wire.KindUnavailable {
+	if p.endGuess {
+		guess, giveUp := context.WithCancelCause(ctx)
+		guessing := time.AfterFunc(min(p.open/2, endGuessTime), func() { giveUp(context.DeadlineExceeded) })
+		sub, err := s.dep.Subscriber.Subscribe(guess, p.stream, p.req)
+		guessing.Stop()
+		if err == nil {
+			context.AfterFunc(ctx, func() { giveUp(context.Cause(ctx)) })
+			return sub, nil
+		}
+		giveUp(nil)
+		if wire.KindOf(err) != wire.KindUnavailable && context.Cause(guess) != context.DeadlineExceeded {
+			return nil, readError(ctx, err)
+		}
 		p.req.UntilEnd = false
-		sub, err = s.dep.Subscriber.Subscribe(ctx, p.stream, p.req)
 	}
+	sub, err := s.dep.Subscriber.Subscribe(ctx, p.stream, p.req)
 	return sub, readError(ctx, err)
 }
 
