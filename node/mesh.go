@@ -23,7 +23,7 @@ type meshPages struct{ n *Node }
 var _ api.Mesh = meshPages{}
 
 func (p meshPages) head(now time.Time) api.View {
-	v := api.View{Observer: p.n.cfg.Name, ObserverID: p.n.data.id.NodeID, Cluster: p.n.cfg.ClusterID, AsOf: now.UTC()}
+	v := api.View{Observer: p.n.cfg.Load().Name, ObserverID: p.n.data.id.NodeID, Cluster: p.n.cfg.Load().ClusterID, AsOf: now.UTC()}
 	if m := p.n.mesh(); !m.IsZero() {
 		v.Mesh = m.String()
 	}

@@ -38,7 +38,7 @@ const loadFactor = 1.25
 
 // Node is one node of a mesh. New opens its data directory and its sockets, Run serves until its context ends.
 type Node struct {
-	cfg      config.Config
+	cfg      atomic.Pointer[config.Config] // replaced by Reload
 	log      *slog.Logger
 	data     *dataDir
 	meshID   atomic.Pointer[ring.MeshID]
@@ -69,7 +69,8 @@ func New(cfg config.Config, logger *slog.Logger) (*Node, error) {
 
 // newNode is New on a given network: tests cut links in one.
 func newNode(cfg config.Config, logger *slog.Logger, network transport.Network) (*Node, error) {
-	n := &Node{cfg: cfg, log: logger.With("node", cfg.Name), registry: prometheus.NewRegistry(), network: network}
+	n := &Node{log: logger.With("node", cfg.Name), registry: prometheus.NewRegistry(), network: network}
+	n.cfg.Store(&cfg)
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, step := range []func() error{n.openData, n.openHTTP, n.openTransport, n.openGossip, n.openDisk, n.openHost, n.openBroker, n.openServer} {
 		if err := step(); err != nil {
@@ -101,10 +102,10 @@ func (n *Node) mesh() ring.MeshID {
 }
 
 func (n *Node) openData() (err error) {
-	if err := n.cfg.CheckRole(); err != nil {
+	if err := n.cfg.Load().CheckRole(); err != nil {
 		return err
 	}
-	if n.data, err = openDataDir(n.cfg.DataDir, n.cfg.ClusterID); err != nil {
+	if n.data, err = openDataDir(n.cfg.Load().DataDir, n.cfg.Load().ClusterID); err != nil {
 		return err
 	}
 	n.onClose(n.data.close)
@@ -129,12 +130,12 @@ func (n *Node) openHTTP() (err error) {
 }
 
 func (n *Node) openTransport() error {
-	cred, err := transport.CredentialsFromSecret(n.data.id.NodeID, n.cfg.Secret, n.cfg.SecretPrevious)
+	cred, err := transport.CredentialsFromSecret(n.data.id.NodeID, n.cfg.Load().Secret, n.cfg.Load().SecretPrevious)
 	if err != nil {
 		return err
 	}
 	cfg := transport.DefaultConfig()
-	cfg.Self = transport.Identity{NodeID: n.data.id.NodeID, Name: n.cfg.Name, MeshID: n.mesh(), ClusterID: n.cfg.ClusterID,
+	cfg.Self = transport.Identity{NodeID: n.data.id.NodeID, Name: n.cfg.Load().Name, MeshID: n.mesh(), ClusterID: n.cfg.Load().ClusterID,
 		Boot: n.data.id.Boot, Nonce: n.data.id.Nonce}
 	cfg.Credentials = cred
 	cfg.Network = n.network
@@ -147,18 +148,18 @@ func (n *Node) openTransport() error {
 }
 
 func (n *Node) openGossip() error {
-	host := n.cfg.AdvertiseHost()
+	host := n.cfg.Load().AdvertiseHost()
 	quic, err := n.peers.Listen()
 	if err != nil {
 		return fmt.Errorf("quic.addr: %w", err)
 	}
 	cfg := gossip.DefaultConfig()
-	cfg.Self = view.Identity{ID: n.data.id.NodeID, Name: n.cfg.Name, Zone: n.cfg.Zone, Version: Version, Cluster: n.cfg.ClusterID,
-		Mesh: n.mesh(), HTTPAddr: withHost(n.ln.Addr().String(), host), QUICAddr: withHost(quic, host), Weight: uint32(max(n.cfg.Weight*100, 1))}
-	cfg.BindAddr, cfg.AdvertiseAddr, cfg.Seeds = n.cfg.Gossip.Addr, host, n.cfg.Join
-	cfg.Secret = n.cfg.Secret
-	if len(n.cfg.SecretPrevious) > 0 {
-		cfg.PreviousSecrets = [][]byte{n.cfg.SecretPrevious}
+	cfg.Self = view.Identity{ID: n.data.id.NodeID, Name: n.cfg.Load().Name, Zone: n.cfg.Load().Zone, Version: Version, Cluster: n.cfg.Load().ClusterID,
+		Mesh: n.mesh(), HTTPAddr: withHost(n.ln.Addr().String(), host), QUICAddr: withHost(quic, host), Weight: uint32(max(n.cfg.Load().Weight*100, 1))}
+	cfg.BindAddr, cfg.AdvertiseAddr, cfg.Seeds = n.cfg.Load().Gossip.Addr, host, n.cfg.Load().Join
+	cfg.Secret = n.cfg.Load().Secret
+	if len(n.cfg.Load().SecretPrevious) > 0 {
+		cfg.PreviousSecrets = [][]byte{n.cfg.Load().SecretPrevious}
 	}
 	cfg.OnMesh = n.joinedMesh
 	cfg.Logger, cfg.Registerer = n.log, n.registry
@@ -166,7 +167,7 @@ func (n *Node) openGossip() error {
 		return err
 	}
 	n.onClose(n.gossip.Close)
-	n.dir = &directory{self: n.data.id.NodeID, name: n.cfg.Name, view: n.gossip.View}
+	n.dir = &directory{self: n.data.id.NodeID, name: n.cfg.Load().Name, view: n.gossip.View}
 	return nil
 }
 
@@ -215,8 +216,8 @@ func (n *Node) openHost() (err error) {
 	}
 	cfg.Sender, cfg.Caller, cfg.Placement = raftSender{n.peers}, n.peers, n.dir
 	cfg.WantReplicas = wantReplicas
-	cfg.TickInterval = n.cfg.Raft.HeartbeatMS.Duration()
-	cfg.ElectionTicks = max(int(n.cfg.Raft.ElectionMS/n.cfg.Raft.HeartbeatMS), 2)
+	cfg.TickInterval = n.cfg.Load().Raft.HeartbeatMS.Duration()
+	cfg.ElectionTicks = max(int(n.cfg.Load().Raft.ElectionMS/n.cfg.Load().Raft.HeartbeatMS), 2)
 	cfg.Logger, cfg.Registerer = n.log, n.registry
 	n.host, err = replica.NewHost(cfg)
 	return err
@@ -242,7 +243,7 @@ func wantReplicas(kind replica.GroupKind, spec []byte) int {
 func (n *Node) openBroker() (err error) {
 	// Bodies, batches on the way out, batches on the way in and read-ahead each have a share of their own: none can wait for
 	// bytes that it holds itself.
-	budget := n.cfg.MemoryBudget
+	budget := n.cfg.Load().MemoryBudget
 	n.broker, err = flow.NewBroker(flow.Config{
 		Self: n.data.id.NodeID, Mesh: n.mesh, CatalogShards: catalogShards,
 		Peers: n.peers, Groups: n.host, Directory: n.dir,
@@ -274,19 +275,19 @@ func (n *Node) handleFounding(ctx context.Context, _ ring.NodeID, body []byte) (
 
 func (n *Node) apiConfig() api.Config {
 	cfg := api.DefaultConfig()
-	cfg.Addr, cfg.AllowedHosts, cfg.Version = n.cfg.HTTP.Addr, n.cfg.HTTP.AllowedHosts, Version
-	cfg.Identity = api.Identity{Node: n.cfg.Name, Cluster: n.cfg.ClusterID}
+	cfg.Addr, cfg.AllowedHosts, cfg.Version = n.cfg.Load().HTTP.Addr, n.cfg.Load().HTTP.AllowedHosts, Version
+	cfg.Identity = api.Identity{Node: n.cfg.Load().Name, Cluster: n.cfg.Load().ClusterID}
 	if n.data != nil {
 		cfg.Identity.ID = n.data.id.NodeID
 	}
-	cfg.AutoCreate, cfg.Insecure = n.cfg.AutoCreateStreams, n.cfg.Insecure
-	cfg.MaxBodyBytes, cfg.PublishDeadline = n.cfg.MaxBodyBytes, n.cfg.PublishDeadlineMS.Duration()
+	cfg.AutoCreate, cfg.Insecure = n.cfg.Load().AutoCreateStreams, n.cfg.Load().Insecure
+	cfg.MaxBodyBytes, cfg.PublishDeadline = n.cfg.Load().MaxBodyBytes, n.cfg.Load().PublishDeadlineMS.Duration()
 	return cfg
 }
 
 func (n *Node) openServer() (err error) {
 	n.server, err = api.New(n.apiConfig(), api.Deps{Publisher: n.broker, Subscriber: n.broker, Streams: n.broker, Mesh: meshPages{n},
-		Budget: credit.NewBudget(max(n.cfg.MemoryBudget/4, 1<<20)), Log: n.log, Registerer: n.registry, Gatherer: n.registry})
+		Budget: credit.NewBudget(max(n.cfg.Load().MemoryBudget/4, 1<<20)), Log: n.log, Registerer: n.registry, Gatherer: n.registry})
 	return err
 }
 

@@ -208,7 +208,7 @@ func (n *Node) followView(ctx context.Context) error {
 // measure samples load for gossip.
 func (n *Node) measure(ctx context.Context) error {
 	s := load.NewSampler("/")
-	t := time.NewTicker(n.cfg.TelemetryIntervalMS.Duration())
+	t := time.NewTicker(n.cfg.Load().TelemetryIntervalMS.Duration())
 	defer t.Stop()
 	for {
 		now := time.Now()
@@ -269,13 +269,13 @@ func (n *Node) found(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
-	if n.cfg.Found && n.mesh().IsZero() {
+	if n.cfg.Load().Found && n.mesh().IsZero() {
 		m := ring.NewMeshID()
 		if err := n.data.setMesh(m, true); err != nil {
 			return err
 		}
 		n.meshID.Store(&m)
-		n.log.Info("founding a new mesh", "mesh", m, "cluster", n.cfg.ClusterID)
+		n.log.Info("founding a new mesh", "mesh", m, "cluster", n.cfg.Load().ClusterID)
 	}
 	if n.data.id.Founding {
 		for i := range catalogShards {
@@ -297,7 +297,10 @@ func (n *Node) found(ctx context.Context) error {
 	return nil
 }
 
-// Reload takes over the keys that a running node can change, and returns those that differ and need a restart.
-func (n *Node) Reload(cfg config.Config) (applied, restart []string) {
-	return config.Changed(n.cfg, cfg)
+// Reload takes over the keys that a running node can change (config.Changed lists them); the others wait for a restart. Safe to
+// call while Run runs.
+func (n *Node) Reload(cfg config.Config) {
+	cfg = config.Reloaded(*n.cfg.Load(), cfg)
+	n.cfg.Store(&cfg)
+	n.server.Reload(n.apiConfig())
 }

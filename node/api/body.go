@@ -65,7 +65,7 @@ type pacedReader struct {
 
 // pacedBody is the request's body, bounded in size and in time. done must be called when reading ended.
 func (c *Call) pacedBody() *pacedReader {
-	return &pacedReader{r: http.MaxBytesReader(c.w.ResponseWriter, c.R.Body, c.s.cfg.MaxBodyBytes),
+	return &pacedReader{r: http.MaxBytesReader(c.w.ResponseWriter, c.R.Body, c.s.live().MaxBodyBytes),
 		ctl: http.NewResponseController(c.w.ResponseWriter), start: time.Now(), grace: c.s.cfg.ReadGrace, rate: c.s.cfg.MinReadRate,
 		want: c.R.ContentLength}
 }
@@ -115,7 +115,7 @@ func bodyError(err error) error {
 // decoders to their pool.
 func (c *Call) decoded(body *pacedReader) (io.Reader, func(), error) {
 	enc := strings.ToLower(strings.TrimSpace(strings.Join(c.R.Header.Values("Content-Encoding"), ",")))
-	bounded := func(r io.Reader) io.Reader { return &unfolded{r: r, src: body, most: c.s.cfg.MaxBodyBytes} }
+	bounded := func(r io.Reader) io.Reader { return &unfolded{r: r, src: body, most: c.s.live().MaxBodyBytes} }
 	switch enc {
 	case "", "identity":
 		return body, func() {}, nil
@@ -194,9 +194,9 @@ func (c *Call) hasBody() error {
 	if r.ContentLength == 0 && r.ProtoMajor == 1 && len(r.Header["Content-Length"]) == 0 && len(r.TransferEncoding) == 0 {
 		return NewProblem(http.StatusLengthRequired, codeLength, "send a body with Content-Length, or chunked; Content-Length: 0 means an empty event")
 	}
-	if r.ContentLength > c.s.cfg.MaxBodyBytes {
+	if r.ContentLength > c.s.live().MaxBodyBytes {
 		return NewProblem(http.StatusRequestEntityTooLarge, wire.CodeTooLarge,
-			fmt.Sprintf("the body has %d bytes; at most %d are taken (max_body_bytes)", r.ContentLength, c.s.cfg.MaxBodyBytes))
+			fmt.Sprintf("the body has %d bytes; at most %d are taken (max_body_bytes)", r.ContentLength, c.s.live().MaxBodyBytes))
 	}
 	return nil
 }

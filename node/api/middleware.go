@@ -39,7 +39,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 
 // admit does all checks that come before a handler; on success c.route is set.
 func (s *Server) admit(c *Call) error {
-	if err := s.hosts.check(c.R.Host); err != nil {
+	if err := s.live().hosts.check(c.R.Host); err != nil {
 		return err
 	}
 	if err := s.origin.Check(c.R); err != nil {

@@ -122,7 +122,7 @@ func (c *Call) publishParams() (p publishParams, err error) {
 	if v, ok := c.Query("key"); ok {
 		p.key, p.hasKey = []byte(v), true
 	}
-	if p.wait, err = c.Millis("timeout_ms", c.s.cfg.PublishDeadline, 1); err != nil {
+	if p.wait, err = c.Millis("timeout_ms", c.s.live().PublishDeadline, 1); err != nil {
 		return p, err
 	}
 	switch v, ok := c.Query("ack"); {
@@ -132,7 +132,7 @@ func (c *Call) publishParams() (p publishParams, err error) {
 	default:
 		return p, invalid("query parameter ack: " + strconv.Quote(clip(v)) + " is neither quorum nor none")
 	}
-	p.opt.AutoCreate = c.s.cfg.AutoCreate
+	p.opt.AutoCreate = c.s.live().AutoCreate
 	p.opt.IdempotencyKey, err = idempotencyKey(c.R.Header)
 	return p, err
 }

@@ -14,14 +14,15 @@ import (
 
 // Server is the HTTP front door. New makes it, Run serves until its context ends.
 type Server struct {
-	cfg    Config
-	dep    Deps
-	log    *slog.Logger
-	met    *metrics
-	router *router
-	hosts  hostList
-	origin *http.CrossOriginProtection
-	budget Budget
+	cfg     Config
+	current atomic.Pointer[live]
+	dep     Deps
+	log     *slog.Logger
+	met     *metrics
+	router  *router
+	hosts   hostList
+	origin  *http.CrossOriginProtection
+	budget  Budget
 	// reserveWait is the constant of that name, but for tests.
 	reserveWait time.Duration
 	now         func() time.Time
@@ -32,6 +33,28 @@ type Server struct {
 	drain     chan struct{} // closed by Drain
 	drainOnce sync.Once
 }
+
+// live is the part of the configuration that Reload replaces.
+type live struct {
+	Limits
+	hosts hostList
+}
+
+// Limits are the settings that a running server can take over.
+type Limits struct {
+	AutoCreate      bool
+	MaxBodyBytes    int64
+	PublishDeadline time.Duration
+}
+
+// Reload takes over AllowedHosts, AutoCreate, MaxBodyBytes and PublishDeadline for requests from now on; everything else in cfg is
+// ignored. cfg is valid. Safe for concurrent use.
+func (s *Server) Reload(cfg Config) {
+	cfg = cfg.withDefaults()
+	s.current.Store(&live{Limits: Limits{cfg.AutoCreate, cfg.MaxBodyBytes, cfg.PublishDeadline}, hosts: newHostList(cfg)})
+}
+
+func (s *Server) live() *live { return s.current.Load() }
 
 // unrouted stands in for the route of requests that have none.
 var unrouted = &Route{Pattern: "none", Access: ScopeOpen}
@@ -46,7 +69,8 @@ func New(cfg Config, dep Deps) (*Server, error) {
 		return nil, errors.New("api: Publisher, Subscriber, Streams and Mesh are required")
 	}
 	s := &Server{cfg: cfg, dep: dep, log: dep.Log, budget: dep.Budget, now: time.Now, drain: make(chan struct{}), reserveWait: reserveWait,
-		origin: http.NewCrossOriginProtection(), hosts: newHostList(cfg), reqBase: requestBase()}
+		origin: http.NewCrossOriginProtection(), reqBase: requestBase()}
+	s.Reload(cfg)
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

@@ -129,7 +129,7 @@ func (s *Server) putStream(c *Call) {
 		c.Fail(err)
 		return
 	}
-	ctx, cancel, err := c.Deadline(s.cfg.PublishDeadline)
+	ctx, cancel, err := c.Deadline(s.live().PublishDeadline)
 	if err != nil {
 		c.Fail(err)
 		return
@@ -169,7 +169,7 @@ func (s *Server) patchStream(c *Call) {
 		c.Fail(err)
 		return
 	}
-	ctx, cancel, err := c.Deadline(s.cfg.PublishDeadline)
+	ctx, cancel, err := c.Deadline(s.live().PublishDeadline)
 	if err != nil {
 		c.Fail(err)
 		return
@@ -273,7 +273,7 @@ func (s *Server) deleteStream(c *Call) {
 			"deleting stream "+name+" removes all its events for good; confirm with ?confirm="+name))
 		return
 	}
-	ctx, cancel, err := c.Deadline(s.cfg.PublishDeadline)
+	ctx, cancel, err := c.Deadline(s.live().PublishDeadline)
 	if err != nil {
 		c.Fail(err)
 		return

@@ -111,7 +111,7 @@ func (c *Call) readParams() (p readParams, err error) {
 	if p.format, err = negotiate(c.R.Header); err != nil {
 		return p, err
 	}
-	if p.open, err = c.Millis("timeout_ms", c.s.cfg.PublishDeadline, 1); err != nil {
+	if p.open, err = c.Millis("timeout_ms", c.s.live().PublishDeadline, 1); err != nil {
 		return p, err
 	}
 	if v, ok := c.Query("key"); ok {
