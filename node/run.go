@@ -215,7 +215,7 @@ func (n *Node) measure(ctx context.Context) error {
 		sample := s.Sample(now)
 		l := view.Load{CPUPercent: float32(sample.CPUPercent), MemPercent: float32(sample.MemoryPercent),
 			QueuedBytes: uint64(max(n.broker.QueuedBytes(), 0))}
-		l.Fatigue = max(l.CPUPercent/float32(max(n.cfg.LoadThresholds.CPUMaxPercent, 1)), l.MemPercent/float32(max(n.cfg.LoadThresholds.MemoryMaxPercent, 1)))
+		l.Fatigue = max(l.CPUPercent/float32(max(n.cfg.Load().LoadThresholds.CPUMaxPercent, 1)), l.MemPercent/float32(max(n.cfg.Load().LoadThresholds.MemoryMaxPercent, 1)))
 		for _, g := range n.host.Groups() {
 			l.Partitions++
 			if g.Status().Role == replica.RoleOwner {

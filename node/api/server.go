@@ -20,7 +20,6 @@ type Server struct {
 	log     *slog.Logger
 	met     *metrics
 	router  *router
-	hosts   hostList
 	origin  *http.CrossOriginProtection
 	budget  Budget
 	// reserveWait is the constant of that name, but for tests.
