@@ -73,7 +73,7 @@ func (d *directory) rings() (all, present *ring.Ring) {
 	}
 	var everyone, there []ring.Member
 	for _, m := range v.Members() {
-		if m.State == view.StateUnknown || m.Mesh.IsZero() {
+		if m.State == view.StateUnknown || m.Mesh.IsZero() && m.ID != d.self {
 			continue
 		}
 		rm := ring.Member{ID: m.ID, Zone: m.Zone, Weight: int(m.Weight), Cordoned: m.Cordoned()}

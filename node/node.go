@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
-	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -291,15 +290,8 @@ func (n *Node) openServer() (err error) {
 	return err
 }
 
-// Version is this build's version; the linker may set it.
-var Version = buildVersion()
-
-func buildVersion() string {
-	if bi, ok := debug.ReadBuildInfo(); ok && bi.Main.Version != "" && bi.Main.Version != "(devel)" {
-		return bi.Main.Version
-	}
-	return "dev"
-}
+// Version is this build's version; the linker sets it (make build).
+var Version = "dev"
 
 // HTTPAddr is the address that the front door is bound to.
 func (n *Node) HTTPAddr() string { return n.ln.Addr().String() }

@@ -298,9 +298,11 @@ func (n *Node) found(ctx context.Context) error {
 }
 
 // Reload takes over the keys that a running node can change (config.Changed lists them); the others wait for a restart. Safe to
-// call while Run runs.
-func (n *Node) Reload(cfg config.Config) {
+// call while Run runs. It tells which keys changed, and which of them need a restart.
+func (n *Node) Reload(cfg config.Config) (taken, restart []string) {
+	taken, restart = config.Changed(*n.cfg.Load(), cfg)
 	cfg = config.Reloaded(*n.cfg.Load(), cfg)
 	n.cfg.Store(&cfg)
 	n.server.Reload(n.apiConfig())
+	return taken, restart
 }

@@ -60,6 +60,13 @@ func newBatchServer(t *testing.T, script ...func(http.ResponseWriter, int)) *bat
 	return s
 }
 
+// sent are the batches that came, by try.
+func (s *batchServer) sent() [][]map[string]any {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([][]map[string]any(nil), s.bodies...)
+}
+
 func accept(w http.ResponseWriter, n int) {
 	var items []string
 	for i := range n {
@@ -101,8 +108,8 @@ func TestPublishRepeatsWithTheSameIdentity(t *testing.T) {
 			if err != nil || r.Partition != 1 {
 				t.Fatalf("%+v, %v", r, err)
 			}
-			if len(s.bodies) != 3 || !reflect.DeepEqual(s.bodies[0], s.bodies[2]) || s.bodies[0][0]["id"] == nil || s.bodies[0][0]["source"] == nil {
-				t.Errorf("tries: %v", s.bodies)
+			if len(s.sent()) != 3 || !reflect.DeepEqual(s.sent()[0], s.sent()[2]) || s.sent()[0][0]["id"] == nil || s.sent()[0][0]["source"] == nil {
+				t.Errorf("tries: %v", s.sent())
 			}
 		})
 	}
@@ -116,8 +123,8 @@ func TestPublishDoesNotRepeatWhatWillNotHelp(t *testing.T) {
 	if !errors.As(err, &e) || e.Code != "stream-not-found" || e.Status != 404 || e.Node != "n" || e.OutcomeUnknown() {
 		t.Fatalf("got %v", err)
 	}
-	if len(s.bodies) != 1 {
-		t.Errorf("%d tries", len(s.bodies))
+	if len(s.sent()) != 1 {
+		t.Errorf("%d tries", len(s.sent()))
 	}
 }
 
@@ -129,8 +136,8 @@ func TestWithoutIdentityNothingUnknownIsRepeated(t *testing.T) {
 	if !errors.As(err, &e) || !e.OutcomeUnknown() {
 		t.Fatalf("got %v", err)
 	}
-	if len(s.bodies) != 1 || s.bodies[0][0]["id"] != nil {
-		t.Errorf("tries: %v", s.bodies)
+	if len(s.sent()) != 1 || s.sent()[0][0]["id"] != nil {
+		t.Errorf("tries: %v", s.sent())
 	}
 }
 
@@ -154,8 +161,8 @@ func TestOnlyFailedEventsGoAgainInTheirOrder(t *testing.T) {
 	if res[0].Offset != 7 || !res[3].Duplicate || res[1].Err != nil || res[4].Err != nil || CodeOf(res[2].Err) != "too-large" {
 		t.Errorf("results %+v", res)
 	}
-	if len(s.bodies) != 2 || len(s.bodies[1]) != 2 || s.bodies[1][0]["value"] != "1" || s.bodies[1][1]["value"] != "4" {
-		t.Errorf("second try: %v", s.bodies[1:])
+	if len(s.sent()) != 2 || len(s.sent()[1]) != 2 || s.sent()[1][0]["value"] != "1" || s.sent()[1][1]["value"] != "4" {
+		t.Errorf("second try: %v", s.sent()[1:])
 	}
 }
 
@@ -165,8 +172,8 @@ func TestRestOfAStoppedBodyGoesAgain(t *testing.T) {
 	})
 	c := newTestClient(t, Config{Servers: []string{s.URL}})
 	res, err := c.PublishBatch(testContext(t), "s", make([]Event, 3), PublishOptions{})
-	if err != nil || res[0].Err != nil || res[2].Err != nil || len(s.bodies[1]) != 2 {
-		t.Errorf("%+v, %v, tries %v", res, err, s.bodies)
+	if err != nil || res[0].Err != nil || res[2].Err != nil || len(s.sent()[1]) != 2 {
+		t.Errorf("%+v, %v, tries %v", res, err, s.sent())
 	}
 }
 

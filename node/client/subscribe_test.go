@@ -7,22 +7,31 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 )
 
 // feed answers subscriptions one after the other and notes their queries.
-func feed(t *testing.T, answers ...func(w http.ResponseWriter)) (*httptest.Server, *[]string) {
+func feed(t *testing.T, answers ...func(w http.ResponseWriter)) (s *httptest.Server, asked func() []string) {
+	var mu sync.Mutex
 	var queries []string
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		queries = append(queries, r.URL.RawQuery) // one request at a time: a subscription has one connection
-		if n := len(queries) - 1; n < len(answers) {
+	s = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		n := len(queries)
+		queries = append(queries, r.URL.RawQuery)
+		mu.Unlock()
+		if n < len(answers) {
 			answers[n](w)
 			return
 		}
 		refuse(w, 404, "stream-not-found", false, 0)
 	}))
 	t.Cleanup(s.Close)
-	return s, &queries
+	return s, func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return append([]string(nil), queries...)
+	}
 }
 
 func ev(p, o int) string {
@@ -74,8 +83,8 @@ func TestSubscriptionComesBackBehindTheLastEvent(t *testing.T) {
 	if err != io.EOF || strings.Join(got, " ") != "v0/0 v0/1 v0/2 v1/0 v0/3 v1/1" && strings.Join(got, " ") != "v0/0 v0/1 v0/2 v0/3 v1/0 v1/1" {
 		t.Errorf("got %v, %v", got, err)
 	}
-	if sub.Cursor() != "c3" || len(*queries) != 4 || !strings.Contains((*queries)[1], "from=c1") || !strings.Contains((*queries)[3], "from=c2") {
-		t.Errorf("cursor %s, queries %v", sub.Cursor(), *queries)
+	if sub.Cursor() != "c3" || len(queries()) != 4 || !strings.Contains(queries()[1], "from=c1") || !strings.Contains(queries()[3], "from=c2") {
+		t.Errorf("cursor %s, queries %v", sub.Cursor(), queries())
 	}
 }
 
@@ -107,7 +116,7 @@ func TestLimitCountsOverReconnects(t *testing.T) {
 	}
 	got, err := readAll(t, sub)
 	if err != io.EOF || strings.Join(got, " ") != "v0/0 v0/1 v0/2" {
-		t.Errorf("got %v, %v; queries %v", got, err, *queries)
+		t.Errorf("got %v, %v; queries %v", got, err, queries())
 	}
 }
 
