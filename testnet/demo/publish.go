@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -90,6 +91,7 @@ func (s *story) fileSources() ([]source, error) {
 	total := 0
 	sc := bufio.NewScanner(f)
 	sc.Buffer(nil, 1<<20)
+	sc.Split(wholeLines)
 	for total < s.o.events && sc.Scan() {
 		line := append([]byte(nil), sc.Bytes()...)
 		key := "none"
@@ -123,6 +125,17 @@ func (s *story) fileSources() ([]source, error) {
 		}
 	}
 	return out, nil
+}
+
+// wholeLines cuts at line feeds alone: a carriage return belongs to its line.
+func wholeLines(data []byte, atEOF bool) (advance int, token []byte, err error) {
+	if i := bytes.IndexByte(data, '\n'); i >= 0 {
+		return i + 1, data[:i], nil
+	}
+	if atEOF && len(data) > 0 {
+		return len(data), data, nil
+	}
+	return 0, nil, nil
 }
 
 // publish sends one publisher's events, a batch at a time, at its share of the rate.
