@@ -14,7 +14,8 @@ import (
 
 // owners remembers who answered last for each group. Everything in it is a guess: an owner that is none says so.
 type owners struct {
-	b *Broker
+	b     *Broker
+	watch ownerWatch
 
 	mu      sync.Mutex
 	learned map[ring.GroupID]learnedOwner
@@ -31,10 +32,17 @@ const maxLearned = 100_000
 func (o *owners) init(b *Broker) {
 	o.b = b
 	o.learned = map[ring.GroupID]learnedOwner{}
+	o.watch = ownerWatch{o: o, waiting: map[ring.GroupID]map[*waiter]struct{}{}}
 }
 
-// guess returns the most likely owner: the local replica's word, what was learned, or gossip, by the highest term.
+// guess returns the most likely owner; see best.
 func (o *owners) guess(g ring.GroupID) (ring.NodeID, bool) {
+	n := o.best(g).node
+	return n, !n.IsZero()
+}
+
+// best is the most likely owner, or zero: the local replica's word, what was learned, or gossip, by the highest term.
+func (o *owners) best(g ring.GroupID) learnedOwner {
 	var best learnedOwner
 	take := func(n ring.NodeID, term uint64) {
 		if !n.IsZero() && (best.node.IsZero() || term > best.term) {
@@ -52,7 +60,7 @@ func (o *owners) guess(g ring.GroupID) (ring.NodeID, bool) {
 	if n, term, ok := o.b.cfg.Directory.Owner(g); ok {
 		take(n, term)
 	}
-	return best.node, !best.node.IsZero()
+	return best
 }
 
 // learn notes a hint from an error or an answer.
@@ -100,7 +108,9 @@ func (b *Broker) withOwner(ctx context.Context, g ring.GroupID, known []ring.Nod
 		}
 		if ok {
 			actx, cancel := context.WithTimeout(ctx, attemptTimeout)
+			watch := b.watchOwner(g, owner, cancel)
 			err := fn(actx, owner)
+			watch.stop()
 			cancel()
 			retry, hinted := b.judge(g, owner, err, safe)
 			if !retry {
@@ -116,6 +126,68 @@ func (b *Broker) withOwner(ctx context.Context, g ring.GroupID, known []ring.Nod
 		}
 		wait = min(wait*2, retryCap)
 	}
+}
+
+// ownerWatch calls back once another owner of a group is known than the one being asked: a dead owner does not answer, and its
+// successor is elected long before its connection is given up.
+type ownerWatch struct {
+	b       *Broker
+	group   ring.GroupID
+	asked   ring.NodeID
+	changed func()
+
+	mu    sync.Mutex
+	timer *time.Timer
+	over  bool
+}
+
+// ownerGlance is how often a waiting attempt looks whether ownership moved.
+const ownerGlance = 40 * time.Millisecond
+
+func (b *Broker) watchOwner(g ring.GroupID, asked ring.NodeID, changed func()) *ownerWatch {
+	w := &ownerWatch{b: b, group: g, asked: asked, changed: changed}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.timer = time.AfterFunc(ownerGlance, w.look)
+	return w
+}
+
+func (w *ownerWatch) look() {
+	now, known := w.b.owners.guess(w.group)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.over {
+		return
+	}
+	if known && now != w.asked {
+		w.over = true
+		w.changed()
+		return
+	}
+	w.timer.Reset(ownerGlance)
+}
+
+// stop ends the watch; changed is not called afterwards.
+func (w *ownerWatch) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.over = true
+	w.timer.Stop()
+}
+
+// attempt calls fn once. Where fn may be repeated, it does not wait for a node that no longer owns the group.
+func (b *Broker) attempt(ctx context.Context, g ring.GroupID, at learnedOwner, safe bool, fn func(ctx context.Context, owner ring.NodeID) error) error {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	if !safe {
+		return fn(ctx, at.node)
+	}
+	w := b.owners.watch.watch(g, at.node, at.term, func(error) { cancel() })
+	err := fn(ctx, at.node)
+	if moved := w.stop(); moved != nil && err != nil {
+		return moved
+	}
+	return err
 }
 
 // anyOf picks a node to ask when no owner is known: a replica holder when the caller knows them, else any live member.
@@ -138,7 +210,7 @@ func (b *Broker) judge(g ring.GroupID, asked ring.NodeID, err error, safe bool) 
 	b.metrics.ownerCalls.WithLabelValues("retry").Inc()
 	e, isWire := errors.AsType[*wire.Error](err)
 	if !isWire {
-		return errors.Is(err, context.DeadlineExceeded) && safe, false
+		return (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)) && safe, false
 	}
 	switch e.Kind {
 	case wire.KindNotOwner, wire.KindFenced:

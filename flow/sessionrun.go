@@ -41,7 +41,8 @@ func (s *session) run(life context.Context) {
 
 // attempt makes one connection to the likeliest owner and stays on it. hinted: the error named another owner to ask at once.
 func (s *session) attempt(life context.Context, hinted *bool) error {
-	owner, ok := s.b.owners.guess(s.group)
+	best := s.b.owners.best(s.group)
+	owner, ok := best.node, !best.node.IsZero()
 	if !ok || s.tries%3 == 2 {
 		owner, ok = s.b.anyOf(s.group, s.known, s.tries)
 	}
@@ -49,7 +50,7 @@ func (s *session) attempt(life context.Context, hinted *bool) error {
 	if !ok {
 		return noOwner(s.group, nil)
 	}
-	err := s.connect(life, owner)
+	err := s.connect(life, learnedOwner{owner, best.term})
 	_, *hinted = s.b.judge(s.group, owner, err, true)
 	return err
 }
@@ -177,13 +178,24 @@ func (s *session) renewLocked() {
 	s.id, s.seq, s.renewed = [16]byte{}, 0, true
 }
 
-// connect opens the session at an owner, sends again what is in flight, and goes on until the connection ends. The error of
-// a session that has nothing more to do is nil.
-func (s *session) connect(life context.Context, owner ring.NodeID) error {
-	ctx, cancel := context.WithCancel(life)
-	defer cancel()
-	patience := time.AfterFunc(attemptTimeout, cancel)
+// connect opens the session at an owner, sends again what is in flight, and goes on until the connection ends or the group has
+// another owner. The error of a session that has nothing more to do is nil.
+func (s *session) connect(life context.Context, at learnedOwner) error {
+	ctx, cancel := context.WithCancelCause(life)
+	defer cancel(nil)
+	w := s.b.owners.watch.watch(s.group, at.node, at.term, cancel)
+	err := s.converse(ctx, at.node, w, cancel)
+	if moved := w.stop(); moved != nil && err != nil {
+		return moved
+	}
+	return err
+}
+
+func (s *session) converse(ctx context.Context, owner ring.NodeID, w *waiter, cancel context.CancelCauseFunc) error {
+	patience := time.AfterFunc(attemptTimeout, func() { cancel(nil) })
 	defer patience.Stop()
+	watch := s.b.watchOwner(s.group, owner, cancel)
+	defer watch.stop()
 	hello := publishHello{Group: s.group, Session: s.id}
 	if s.id == [16]byte{} {
 		_, _ = crand.Read(hello.Session[:]) // never fails
@@ -208,11 +220,13 @@ func (s *session) connect(life context.Context, owner ring.NodeID) error {
 	}
 	s.id = hello.Session
 	patience.Stop()
+	watch.stop()
 	s.tries = 0
 	s.b.owners.learn(s.group, owner, opened.Term)
+	w.raise(opened.Term)
 	s.setState(true, nil)
 	s.b.metrics.sessionsOpened.Inc()
-	p := pump{s: s, st: st, credit: opened.Credit, acks: make(chan *publishAck, 2*maxInflight+4), failed: make(chan error, 1)}
+	p := pump{s: s, st: st, owner: owner, credit: opened.Credit, acks: make(chan *publishAck, 2*maxInflight+4), failed: make(chan error, 1)}
 	return p.run(ctx)
 }
 
@@ -220,9 +234,13 @@ func (s *session) connect(life context.Context, owner ring.NodeID) error {
 type pump struct {
 	s      *session
 	st     wire.Stream
+	owner  ring.NodeID
 	credit int64
 	acks   chan *publishAck // never full: bounded by what is in flight
 	failed chan error
+
+	timer    *time.Timer
+	glancing bool // timer is armed
 }
 
 func (p *pump) run(life context.Context) error {
@@ -236,6 +254,9 @@ func (p *pump) run(life context.Context) error {
 		cancel()
 		_ = p.st.Close(nil)
 		<-received
+		if p.timer != nil {
+			p.timer.Stop()
+		}
 	}()
 	if err := p.resend(ctx); err != nil {
 		return p.cause(err)
@@ -246,7 +267,16 @@ func (p *pump) run(life context.Context) error {
 		if err := p.send(ctx); err != nil {
 			return p.cause(err)
 		}
+		var glance <-chan time.Time // while answers are awaited
+		if len(p.s.inflight) > 0 {
+			glance = p.glance()
+		}
 		select {
+		case <-glance:
+			p.glancing = false
+			if now, known := p.s.b.owners.guess(p.s.group); known && now != p.owner {
+				return p.drain(&wire.Error{Kind: wire.KindNotOwner, Owner: now, Detail: "another owner was elected"})
+			}
 		case a := <-p.acks:
 			if err := p.handle(a); err != nil {
 				return err
@@ -268,6 +298,18 @@ func (p *pump) run(life context.Context) error {
 			return context.Cause(life)
 		}
 	}
+}
+
+// glance arms the timer that looks for another owner, unless it is armed already.
+func (p *pump) glance() <-chan time.Time {
+	switch {
+	case p.timer == nil:
+		p.timer = time.NewTimer(ownerGlance)
+	case !p.glancing:
+		p.timer.Reset(ownerGlance)
+	}
+	p.glancing = true
+	return p.timer.C
 }
 
 func (s *session) isStopped() bool {
