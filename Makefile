@@ -52,8 +52,8 @@ bench-peers: build ## the same load on three Skein nodes and on three NATS serve
 	./bin/bench-peers -skein $(BIN) -natsd ./bin/natsd -pairs $(PAIRS) -rows '$(ROWS)' $(if $(OUT),-out $(OUT))
 
 .PHONY: demo
-demo: build ## start a local mesh of three nodes (Ctrl-C ends it)
-	./$(BIN) dev
+demo: build ## three nodes, keyed orders, the busiest owner killed in the middle, a verdict; INPUT=file KEY_REGEX=re for your own lines
+	$(GO) run ./testnet/demo -skein ./$(BIN)
 
 .PHONY: lint
 lint: ## gofmt, go vet, go mod tidy -diff, staticcheck

@@ -125,7 +125,7 @@ func (p meshPages) Members(context.Context) (api.MeshMembers, error) {
 	out := api.MeshMembers{View: p.head(now), Members: []api.Member{}}
 	for _, m := range p.n.gossip.View().Members() {
 		out.Members = append(out.Members, api.Member{Node: p.n.dir.Name(m.ID), ID: m.ID, State: m.State.String(), Zone: m.Zone,
-			Weight: float64(m.Weight), Version: m.Version, HTTP: m.HTTPAddr, QUIC: m.QUICAddr, Gossip: m.GossipAddr,
+			Weight: float64(m.Weight) / weightUnit, Version: m.Version, HTTP: m.HTTPAddr, QUIC: m.QUICAddr, Gossip: m.GossipAddr,
 			Cordoned: m.Cordoned(), Draining: m.Draining(), Fatigue: float64(m.Load.Fatigue), CPUPercent: float64(m.Load.CPUPercent),
 			MemPercent: float64(m.Load.MemPercent), Owned: int(m.Load.Owned), Replicas: int(m.Load.Partitions), StalenessMS: p.staleness(m, now)})
 	}
@@ -155,7 +155,7 @@ func (p meshPages) Ring(ctx context.Context) (api.MeshRing, error) {
 		}
 	}
 	for _, m := range r.Members() {
-		share := api.RingShare{Node: p.n.dir.Name(m.ID), Zone: m.Zone, Weight: float64(m.Weight), Slots: slots[m.ID], Homes: homes[m.ID]}
+		share := api.RingShare{Node: p.n.dir.Name(m.ID), Zone: m.Zone, Weight: float64(m.Weight) / weightUnit, Slots: slots[m.ID], Homes: homes[m.ID]}
 		if vm, ok := p.n.gossip.View().Member(m.ID); ok {
 			share.StalenessMS = p.staleness(vm, now)
 		}

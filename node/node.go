@@ -8,6 +8,7 @@ import (
 	"net"
 	"path/filepath"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -34,6 +35,9 @@ const catalogShards = 8
 
 // loadFactor is what the ring lets a member hold, as a multiple of its share.
 const loadFactor = 1.25
+
+// weightUnit is a weight of 1 in gossip, which counts in whole numbers.
+const weightUnit = 100
 
 // Node is one node of a mesh. New opens its data directory and its sockets, Run serves until its context ends.
 type Node struct {
@@ -150,11 +154,14 @@ func (n *Node) openGossip() error {
 	host := n.cfg.Load().AdvertiseHost()
 	quic, err := n.peers.Listen()
 	if err != nil {
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return fmt.Errorf("quic.addr: %s is taken by another process; stop it or choose another port: %w", n.cfg.Load().QUIC.Addr, err)
+		}
 		return fmt.Errorf("quic.addr: %w", err)
 	}
 	cfg := gossip.DefaultConfig()
 	cfg.Self = view.Identity{ID: n.data.id.NodeID, Name: n.cfg.Load().Name, Zone: n.cfg.Load().Zone, Version: Version, Cluster: n.cfg.Load().ClusterID,
-		Mesh: n.mesh(), HTTPAddr: withHost(n.ln.Addr().String(), host), QUICAddr: withHost(quic, host), Weight: uint32(max(n.cfg.Load().Weight*100, 1))}
+		Mesh: n.mesh(), HTTPAddr: withHost(n.ln.Addr().String(), host), QUICAddr: withHost(quic, host), Weight: uint32(max(n.cfg.Load().Weight*weightUnit, 1))}
 	cfg.BindAddr, cfg.AdvertiseAddr, cfg.Seeds = n.cfg.Load().Gossip.Addr, host, n.cfg.Load().Join
 	cfg.Secret = n.cfg.Load().Secret
 	if len(n.cfg.Load().SecretPrevious) > 0 {
@@ -299,5 +306,8 @@ func (n *Node) HTTPAddr() string { return n.ln.Addr().String() }
 // diskFull reports whether the free-space reserve is reached.
 func (n *Node) diskFull() bool { return n.full.Load() }
 
-// handoverTime bounds how long a stopping node tries to hand its partitions over.
-const handoverTime = 5 * time.Second
+// handoverTime bounds how long a stopping node tries to hand its partitions over, leaveTime how long it tells the others goodbye.
+const (
+	handoverTime = 5 * time.Second
+	leaveTime    = 3 * time.Second
+)

@@ -112,7 +112,7 @@ func (n *Node) leave() {
 		}
 	}
 	wg.Wait()
-	if err := n.gossip.Leave(time.Second); err != nil {
+	if err := n.gossip.Leave(leaveTime); err != nil {
 		n.log.Debug("the others were not told of this node's leaving; they will notice", "err", err)
 	}
 }
