@@ -30,6 +30,8 @@ type Options struct {
 	// Args and Env are added to every node's; Env is in the form of os.Environ. NodeArgs, where not nil, adds to one node's.
 	Args, Env []string
 	NodeArgs  func(i int) []string
+	// NodeEnv, where not nil, adds to one node's environment. Like NodeArgs it is asked at every start of the node.
+	NodeEnv func(i int) []string
 	// StopTimeout is how long a node may take to end after SIGTERM before it is killed; default 15 s.
 	StopTimeout time.Duration
 }
@@ -224,6 +226,9 @@ func (m *Mesh) others(i int) string {
 // Restart starts a node that is not running, with the data it has.
 func (m *Mesh) Restart(i int) error {
 	env := append(plainEnv(os.Environ()), m.o.Env...)
+	if m.o.NodeEnv != nil {
+		env = append(env, m.o.NodeEnv(i)...)
+	}
 	return m.nodes[i].start(m.spawn, m.o.Binary, m.args(i), env, func(err error) {
 		select {
 		case m.exits <- Exit{Node: i, Err: err}:

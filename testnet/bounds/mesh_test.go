@@ -1,0 +1,200 @@
+package bounds
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/skeinmesh/skein/node/client"
+	"github.com/skeinmesh/skein/node/dev"
+)
+
+// full reports whether the long version is wanted.
+func full() bool { return os.Getenv("SKEIN_BOUNDS") == "full" }
+
+var buildDir string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "skein-bounds-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	buildDir = dir
+	code := m.Run()
+	os.RemoveAll(dir)
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// binary builds skein with the test-only faults, once for all tests.
+var binary = sync.OnceValues(func() (string, error) {
+	out := filepath.Join(buildDir, "skein")
+	cmd := exec.Command("go", "build", "-tags", "skeinfault", "-o", out, "./cmd/skein")
+	cmd.Dir = filepath.Join("..", "..")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if b, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build skein: %w\n%s", err, b)
+	}
+	return out, nil
+})
+
+// mesh is a mesh of three processes that ends with its test.
+type mesh struct {
+	*dev.Mesh
+	t testing.TB
+}
+
+func start(t testing.TB, o dev.Options) *mesh {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts node processes: not with -short")
+	}
+	bin, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Binary, o.BasePort, o.DataDir = bin, -1, t.TempDir()
+	d, err := dev.Start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &mesh{d, t}
+	t.Cleanup(m.end)
+	m.wait()
+	return m
+}
+
+// end stops the mesh, and shows the nodes' logs where the test failed.
+func (m *mesh) end() {
+	if err := m.Stop(); err != nil {
+		m.t.Errorf("stop the mesh: %v", err)
+	}
+	if !m.t.Failed() {
+		return
+	}
+	for i := range m.Nodes() {
+		log := m.log(i)
+		m.t.Logf("the end of %s's log:\n%s", m.Name(i), log[max(0, len(log)-4000):])
+	}
+}
+
+func (m *mesh) wait() {
+	m.t.Helper()
+	ctx, cancel := context.WithTimeout(m.t.Context(), time.Minute)
+	defer cancel()
+	if err := m.Wait(ctx); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+func (m *mesh) log(i int) string {
+	b, err := os.ReadFile(m.LogPath(i))
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
+// at is a client of one node alone.
+func (m *mesh) at(i int) *client.Client {
+	m.t.Helper()
+	c, err := client.New(client.Config{Servers: []string{m.Address(i)}})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.t.Cleanup(c.Close)
+	return c
+}
+
+// create makes a stream and waits until every partition has an owner and its three copies.
+func (m *mesh) create(stream string, partitions int) []client.MeshPartition {
+	m.t.Helper()
+	c := m.at(0)
+	if _, err := c.CreateStream(m.t.Context(), stream, map[string]any{"partitions": partitions, "replicas": 3}, false); err != nil {
+		m.t.Fatal(err)
+	}
+	var parts []client.MeshPartition
+	m.eventually(30*time.Second, "every partition has an owner and its copies", func() bool {
+		var err error
+		parts, err = c.Partitions(m.t.Context(), stream)
+		ready := 0
+		for _, p := range parts {
+			if p.Owner != "" && len(p.Replicas) == 3 && len(p.Learners) == 0 {
+				ready++
+			}
+		}
+		return err == nil && ready == partitions
+	})
+	return parts
+}
+
+func (m *mesh) eventually(limit time.Duration, what string, ok func() bool) {
+	m.t.Helper()
+	for deadline := time.Now().Add(limit); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			m.t.Fatalf("not within %v: %s", limit, what)
+		}
+	}
+}
+
+// skein runs the command line against one node and returns its standard output.
+func (m *mesh) skein(node int, stdin []byte, args ...string) []byte {
+	m.t.Helper()
+	bin, err := binary()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	cmd := exec.CommandContext(m.t.Context(), bin, args...)
+	cmd.Env = append(os.Environ(), "SKEIN_SERVER="+m.Address(node), "HOME="+m.DataDir(), "XDG_STATE_HOME="+m.DataDir())
+	cmd.Stdin = bytes.NewReader(stdin)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		m.t.Fatalf("skein %s: %v\n%s", strings.Join(args, " "), err, stderr.Bytes())
+	}
+	return out
+}
+
+// memory is a figure of /proc/PID/status in bytes: VmRSS (now) or VmHWM (the most so far).
+func (m *mesh) memory(node int, field string) int64 {
+	m.t.Helper()
+	f, err := os.Open(fmt.Sprintf("/proc/%d/status", m.PID(node)))
+	if os.IsNotExist(err) {
+		m.t.Skip("there is no /proc to read the memory of a process from")
+	}
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if v, ok := strings.CutPrefix(s.Text(), field+":"); ok {
+			kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(v, "kB")), 10, 64)
+			if err != nil {
+				m.t.Fatal(err)
+			}
+			return kib << 10
+		}
+	}
+	m.t.Fatalf("no %s of %s", field, m.Name(node))
+	return 0
+}
+
+func mib(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
