@@ -14,8 +14,7 @@ import (
 
 // owners remembers who answered last for each group. Everything in it is a guess: an owner that is none says so.
 type owners struct {
-	b     *Broker
-	watch ownerWatch
+	b *Broker
 
 	mu      sync.Mutex
 	learned map[ring.GroupID]learnedOwner
@@ -32,17 +31,10 @@ const maxLearned = 100_000
 func (o *owners) init(b *Broker) {
 	o.b = b
 	o.learned = map[ring.GroupID]learnedOwner{}
-	o.watch = ownerWatch{o: o, waiting: map[ring.GroupID]map[*waiter]struct{}{}}
 }
 
-// guess returns the most likely owner; see best.
+// guess returns the most likely owner: the local replica's word, what was learned, or gossip, by the highest term.
 func (o *owners) guess(g ring.GroupID) (ring.NodeID, bool) {
-	n := o.best(g).node
-	return n, !n.IsZero()
-}
-
-// best is the most likely owner, or zero: the local replica's word, what was learned, or gossip, by the highest term.
-func (o *owners) best(g ring.GroupID) learnedOwner {
 	var best learnedOwner
 	take := func(n ring.NodeID, term uint64) {
 		if !n.IsZero() && (best.node.IsZero() || term > best.term) {
@@ -60,7 +52,7 @@ func (o *owners) best(g ring.GroupID) learnedOwner {
 	if n, term, ok := o.b.cfg.Directory.Owner(g); ok {
 		take(n, term)
 	}
-	return best
+	return best.node, !best.node.IsZero()
 }
 
 // learn notes a hint from an error or an answer.
@@ -173,21 +165,6 @@ func (w *ownerWatch) stop() {
 	defer w.mu.Unlock()
 	w.over = true
 	w.timer.Stop()
-}
-
-// attempt calls fn once. Where fn may be repeated, it does not wait for a node that no longer owns the group.
-func (b *Broker) attempt(ctx context.Context, g ring.GroupID, at learnedOwner, safe bool, fn func(ctx context.Context, owner ring.NodeID) error) error {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
-	if !safe {
-		return fn(ctx, at.node)
-	}
-	w := b.owners.watch.watch(g, at.node, at.term, func(error) { cancel() })
-	err := fn(ctx, at.node)
-	if moved := w.stop(); moved != nil && err != nil {
-		return moved
-	}
-	return err
 }
 
 // anyOf picks a node to ask when no owner is known: a replica holder when the caller knows them, else any live member.

@@ -41,8 +41,7 @@ func (s *session) run(life context.Context) {
 
 // attempt makes one connection to the likeliest owner and stays on it. hinted: the error named another owner to ask at once.
 func (s *session) attempt(life context.Context, hinted *bool) error {
-	best := s.b.owners.best(s.group)
-	owner, ok := best.node, !best.node.IsZero()
+	owner, ok := s.b.owners.guess(s.group)
 	if !ok || s.tries%3 == 2 {
 		owner, ok = s.b.anyOf(s.group, s.known, s.tries)
 	}
@@ -50,7 +49,7 @@ func (s *session) attempt(life context.Context, hinted *bool) error {
 	if !ok {
 		return noOwner(s.group, nil)
 	}
-	err := s.connect(life, learnedOwner{owner, best.term})
+	err := s.connect(life, owner)
 	_, *hinted = s.b.judge(s.group, owner, err, true)
 	return err
 }
@@ -178,21 +177,12 @@ func (s *session) renewLocked() {
 	s.id, s.seq, s.renewed = [16]byte{}, 0, true
 }
 
-// connect opens the session at an owner, sends again what is in flight, and goes on until the connection ends or the group has
-// another owner. The error of a session that has nothing more to do is nil.
-func (s *session) connect(life context.Context, at learnedOwner) error {
-	ctx, cancel := context.WithCancelCause(life)
-	defer cancel(nil)
-	w := s.b.owners.watch.watch(s.group, at.node, at.term, cancel)
-	err := s.converse(ctx, at.node, w, cancel)
-	if moved := w.stop(); moved != nil && err != nil {
-		return moved
-	}
-	return err
-}
-
-func (s *session) converse(ctx context.Context, owner ring.NodeID, w *waiter, cancel context.CancelCauseFunc) error {
-	patience := time.AfterFunc(attemptTimeout, func() { cancel(nil) })
+// connect opens the session at an owner, sends again what is in flight, and goes on until the connection ends. The error of
+// a session that has nothing more to do is nil.
+func (s *session) connect(life context.Context, owner ring.NodeID) error {
+	ctx, cancel := context.WithCancel(life)
+	defer cancel()
+	patience := time.AfterFunc(attemptTimeout, cancel)
 	defer patience.Stop()
 	watch := s.b.watchOwner(s.group, owner, cancel)
 	defer watch.stop()
@@ -223,7 +213,6 @@ func (s *session) converse(ctx context.Context, owner ring.NodeID, w *waiter, ca
 	watch.stop()
 	s.tries = 0
 	s.b.owners.learn(s.group, owner, opened.Term)
-	w.raise(opened.Term)
 	s.setState(true, nil)
 	s.b.metrics.sessionsOpened.Inc()
 	p := pump{s: s, st: st, owner: owner, credit: opened.Credit, acks: make(chan *publishAck, 2*maxInflight+4), failed: make(chan error, 1)}
