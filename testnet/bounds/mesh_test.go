@@ -91,7 +91,7 @@ func (m *mesh) end() {
 	}
 	for i := range m.Nodes() {
 		log := m.log(i)
-		m.t.Logf("the end of %s's log:\n%s", m.Name(i), log[max(0, len(log)-4000):])
+		m.t.Logf("the end of %s's log:\n%s", m.Name(i), log[max(0, len(log)-1500):])
 	}
 }
 

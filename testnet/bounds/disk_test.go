@@ -1,0 +1,89 @@
+package bounds
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/skeinmesh/skein/node/dev"
+)
+
+// memoryBudget is the default of memory_budget.
+const memoryBudget = 64 << 20
+
+func TestFloodBeyondWhatTheDiskTakesIsRefusedNotHeld(t *testing.T) {
+	publishers, duration := 48, 8*time.Second
+	if full() {
+		publishers, duration = 128, 60*time.Second
+	}
+	m := start(t, dev.Options{Env: []string{"SKEIN_FAULT=fsync_delay=250ms"}})
+	m.create("flood", 8)
+	f := newFlood(m, "flood")
+	ctx, cancel := context.WithTimeout(t.Context(), duration)
+	defer cancel()
+	begin := time.Now()
+	f.run(ctx, publishers, 0, 1, 2)
+	seconds := time.Since(begin).Seconds()
+	acked, refused, unknown, _ := f.history.Counts()
+	t.Logf("offered %s/s, acknowledged %s/s: %d events acknowledged, %d refused, %d unknown, in %.0f s; refusals: %v",
+		mib(int64(float64(f.offered)/seconds)), mib(int64(float64(f.acked)/seconds)), acked, refused, unknown, seconds, f.refusals)
+	for i := range m.Nodes() {
+		peak, now := m.memory(i, "VmHWM"), m.memory(i, "VmRSS")
+		t.Logf("%s: peak %s, now %s", m.Name(i), mib(peak), mib(now))
+		if peak > memoryBudget+150<<20 {
+			t.Errorf("%s took %s; memory_budget + 150 MiB is promised", m.Name(i), mib(peak))
+		}
+	}
+	if f.refusals["503 overloaded"] == 0 {
+		t.Error("nobody was told that the mesh is overloaded")
+	}
+	if acked == 0 {
+		t.Error("nothing was acknowledged")
+	}
+	f.verify()
+}
+
+func TestNodeWhoseDiskFailsStopsAndTheOthersGoOn(t *testing.T) {
+	broken := true
+	m := start(t, dev.Options{NodeEnv: func(i int) []string {
+		if i == 1 && broken {
+			return []string{"SKEIN_FAULT=fsync_fail_after=300"}
+		}
+		return nil
+	}})
+	m.create("orders", 8)
+	f := newFlood(m, "orders")
+	f.events, f.bytes, f.tries, f.timeout, f.pause = 4, 256, 40, 5*time.Second, 50*time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.run(ctx, 8, 0, 2)
+	}()
+	select {
+	case e := <-m.Exits():
+		if e.Node != 1 {
+			t.Errorf("%s ended: %v", m.Name(e.Node), e.Err)
+		}
+	case <-time.After(45 * time.Second):
+		t.Error("the node whose disk fails still runs")
+	}
+	before, _, _, _ := f.history.Counts()
+	m.eventually(20*time.Second, "the others acknowledge 200 events more", func() bool {
+		now, _, _, _ := f.history.Counts()
+		return now >= before+200
+	})
+	cancel()
+	<-done
+	if log := m.log(1); !strings.Contains(log, "the journal failed") || !strings.Contains(log, "input/output error") {
+		t.Error("the node did not say why it stopped")
+	}
+	broken = false
+	if err := m.Restart(1); err != nil {
+		t.Fatal(err)
+	}
+	m.wait()
+	f.verify()
+}
