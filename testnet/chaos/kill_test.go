@@ -179,7 +179,8 @@ func (w *world) chooseOwner(m *dev.Mesh, prefer int, rng *rand.Rand) failover {
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		var any *failover
+		var other failover
+		found := false
 		for _, i := range rng.Perm(len(parts)) {
 			p := parts[i]
 			w.mu.Lock()
@@ -190,11 +191,11 @@ func (w *world) chooseOwner(m *dev.Mesh, prefer int, rng *rand.Rand) failover {
 				if owner == prefer {
 					return f
 				}
-				any = &f
+				other, found = f, true
 			}
 		}
-		if any != nil {
-			return *any
+		if found {
+			return other
 		}
 		pause(ctx, 20*time.Millisecond)
 	}
