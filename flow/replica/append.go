@@ -14,7 +14,6 @@ type appendOp struct {
 	last      uint64 // last index of the log after the write; 0: unchanged
 	reset     *log.Mark
 	start     time.Time
-	sync      bool
 }
 
 // append handles raft's wish to store something. Such wishes are served strictly in order.
@@ -34,35 +33,37 @@ func (g *Group) append(m *pb.Message) {
 func (g *Group) write(m *pb.Message, reset *log.Mark) {
 	w := log.Write{Group: g.id, Reset: reset}
 	op := &appendOp{responses: m.GetResponses(), reset: reset, start: time.Now()}
-	op.sync = len(op.responses) > 0 || reset != nil
 	if m.Term != nil {
+		was := g.hard
 		g.hard = log.HardState{Term: m.GetTerm(), Vote: m.GetVote(), Commit: m.GetCommit()}
-		w.HardState = &log.HardState{Term: g.hard.Term, Vote: g.hard.Vote, Commit: g.hard.Commit}
+		if g.hard.Term != was.Term || g.hard.Vote != was.Vote {
+			w.HardState = &log.HardState{Term: g.hard.Term, Vote: g.hard.Vote, Commit: g.hard.Commit}
+		}
 	}
 	if es := m.GetEntries(); len(es) > 0 {
 		w.Entries = journalEntries(es)
+		w.HardState = &log.HardState{Term: g.hard.Term, Vote: g.hard.Vote, Commit: g.hard.Commit}
 		op.last = es[len(es)-1].GetIndex()
 		g.store.remember(es)
 	}
-	if w.HardState == nil && w.Entries == nil && reset == nil {
-		switch {
-		case g.unsafe:
-			// Answers may depend on a term or vote that was written without sync: write it again, with.
-			w.HardState = &log.HardState{Term: g.hard.Term, Vote: g.hard.Vote, Commit: g.hard.Commit}
-		case len(g.appends) > 0:
+	if w.HardState == nil && reset == nil {
+		// At most the commit index moved. It is not worth an fsync, nor a write: raft finds it again, and it goes along with the next
+		// entries. Answers wait only for what was to be written before.
+		if len(g.appends) > 0 {
 			last := g.appends[len(g.appends)-1]
 			last.responses = append(last.responses, op.responses...)
 			return
-		default:
-			for _, r := range op.responses {
-				g.respond(r)
-			}
-			return
 		}
+		for _, r := range op.responses {
+			g.respond(r)
+		}
+		return
 	}
-	g.unsafe = !op.sync
+	if w.HardState == nil {
+		w.HardState = &log.HardState{Term: g.hard.Term, Vote: g.hard.Vote, Commit: g.hard.Commit}
+	}
 	g.appends = append(g.appends, op)
-	g.h.appender.add([]log.Write{w}, op.sync, g.inbox.appendDone)
+	g.h.appender.add([]log.Write{w}, true, g.inbox.appendDone)
 }
 
 func journalEntries(es []*pb.Entry) []log.Entry {
@@ -83,9 +84,7 @@ func (g *Group) finishAppends(n int) {
 		op := g.appends[0]
 		g.appends[0] = nil
 		g.appends = g.appends[1:]
-		if op.sync {
-			g.h.metrics.appendSeconds.Observe(time.Since(op.start).Seconds())
-		}
+		g.h.metrics.appendSeconds.Observe(time.Since(op.start).Seconds())
 		if op.reset != nil {
 			g.store.compacted, g.store.first = *op.reset, op.reset.Index+1
 			g.store.stable(op.reset.Index)

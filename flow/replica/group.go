@@ -61,7 +61,6 @@ type Group struct {
 
 	appends     []*appendOp // outstanding journal writes, oldest first
 	heldAppends []*pb.Message
-	unsafe      bool // a write without sync was issued after the last one with
 	applyQ      []*pb.Message
 	applyPos    int
 

@@ -35,20 +35,20 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "skein_replica_" + name, Help: help})
 	}
 	m := &metrics{
-		groups:          gauge("groups", "Replicas on this node."),
-		damaged:         gauge("damaged_groups", "Replicas that could not be opened because of damage."),
-		owned:           gauge("owned_groups", "Groups this node owns."),
-		elections:       counter("elections_won_total", "Ownerships this node won."),
-		proposals:       vec("proposals_total", "Proposals by outcome.", "outcome"),
+		groups:          gauge("groups", "Replicas running on this node."),
+		damaged:         gauge("damaged_groups", "Replicas that stay closed since the start because their bytes on disk are damaged."),
+		owned:           gauge("owned_groups", "Groups that this node owns."),
+		elections:       counter("elections_won_total", "Ownerships that this node won, by election or hand-over."),
+		proposals:       vec("proposals_total", "Proposals to groups owned here, by outcome.", "outcome"),
 		dropped:         vec("messages_dropped_total", "Raft messages dropped, by reason.", "reason"),
-		sent:            vec("frames_sent_total", "Frames of coalesced raft messages, by class.", "class"),
-		applySeconds:    latency("apply_seconds", "Time to apply one run of entries, commit included."),
-		appendSeconds:   latency("append_seconds", "Time from handing a write to the journal until it is durable."),
-		appliedEntries:  counter("applied_entries_total", "Entries applied."),
-		snapshots:       vec("snapshots_total", "Snapshots by direction and result.", "result"),
-		checkpoints:     counter("checkpoints_total", "Checkpoints: state made durable outside the journal."),
-		checkpointFails: counter("checkpoint_failures_total", "Checkpoints that failed."),
-		steps:           vec("membership_steps_total", "Membership steps started by owners here, by kind.", "kind"),
+		sent:            vec("frames_sent_total", "Frames handed to the transport, each with raft messages of many groups, by class.", "class"),
+		applySeconds:    latency("apply_seconds", "Time to apply one run of committed entries, with the commit to the state store."),
+		appendSeconds:   latency("append_seconds", "Time from handing a write to the journal until it is durable, queueing included."),
+		appliedEntries:  counter("applied_entries_total", "Committed entries applied, on every replica here."),
+		snapshots:       vec("snapshots_total", "Snapshots of groups, by direction and result.", "result"),
+		checkpoints:     counter("checkpoints_total", "Rounds in which applied state was made durable outside the journal."),
+		checkpointFails: counter("checkpoint_failures_total", "Such rounds that failed; the node stops then."),
+		steps:           vec("membership_steps_total", "Membership steps that owners here started, by kind.", "kind"),
 	}
 	m.proposed = m.proposals.WithLabelValues("ok")
 	if reg != nil {

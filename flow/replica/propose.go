@@ -43,7 +43,7 @@ func (g *Group) Propose(data []byte, done func(Outcome)) error {
 	size := int64(len(data)) + 64
 	if now := g.pending.Add(size); now > int64(g.h.cfg.MaxUncommittedBytes) && now != size {
 		g.pending.Add(-size)
-		g.h.metrics.proposals.WithLabelValues("no-credit").Inc()
+		g.h.metrics.proposals.WithLabelValues(wire.KindNoCredit.String()).Inc()
 		return noCredit("propose")
 	}
 	p := &proposal{data: data, size: size, term: st.Term, done: done}
