@@ -15,8 +15,9 @@ import (
 
 // faults are read once from SKEIN_FAULT, a comma-separated list of:
 //
-//	fsync_delay=50ms     every fsync of a journal or segment file takes that much longer
-//	fsync_fail_after=N   the N+1st fsync and all that follow fail with EIO
+//	fsync_delay=50ms       every fsync of a journal or segment file takes that much longer
+//	fsync_delay_while=PATH only while there is a file of that name
+//	fsync_fail_after=N     the N+1st fsync and all that follow fail with EIO
 //
 // They exist in builds with the tag skeinfault alone.
 var faults = sync.OnceValue(func() *faultPlan {
@@ -26,6 +27,8 @@ var faults = sync.OnceValue(func() *faultPlan {
 		switch name {
 		case "fsync_delay":
 			p.delay, _ = time.ParseDuration(value)
+		case "fsync_delay_while":
+			p.while = value
 		case "fsync_fail_after":
 			if n, err := strconv.ParseInt(value, 10, 64); err == nil {
 				p.failAfter = n
@@ -37,17 +40,26 @@ var faults = sync.OnceValue(func() *faultPlan {
 
 type faultPlan struct {
 	delay     time.Duration
-	failAfter int64 // -1: never
+	while     string // "": always
+	failAfter int64  // -1: never
 	count     atomic.Int64
 }
 
 func syncFile(f *os.File) error {
 	p := faults()
-	if p.delay > 0 {
+	if p.delay > 0 && p.slowNow() {
 		time.Sleep(p.delay)
 	}
 	if n := p.count.Add(1); p.failAfter >= 0 && n > p.failAfter {
 		return &os.PathError{Op: "fdatasync", Path: f.Name(), Err: unix.EIO}
 	}
 	return fdatasync(f)
+}
+
+func (p *faultPlan) slowNow() bool {
+	if p.while == "" {
+		return true
+	}
+	_, err := os.Stat(p.while)
+	return err == nil
 }

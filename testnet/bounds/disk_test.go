@@ -2,6 +2,8 @@ package bounds
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -13,18 +15,25 @@ import (
 const memoryBudget = 64 << 20
 
 func TestFloodBeyondWhatTheDiskTakesIsRefusedNotHeld(t *testing.T) {
-	publishers, duration := 48, 8*time.Second
+	publishers, duration := 256, 10*time.Second
 	if full() {
-		publishers, duration = 128, 60*time.Second
+		publishers, duration = 384, 60*time.Second
 	}
-	m := start(t, dev.Options{Env: []string{"SKEIN_FAULT=fsync_delay=250ms"}})
+	slow := filepath.Join(t.TempDir(), "slow")
+	m := start(t, dev.Options{Env: []string{"SKEIN_FAULT=fsync_delay=500ms,fsync_delay_while=" + slow}})
 	m.create("flood", 8)
 	f := newFlood(m, "flood")
+	if err := os.WriteFile(slow, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), duration)
 	defer cancel()
 	begin := time.Now()
 	f.run(ctx, publishers, 0, 1, 2)
 	seconds := time.Since(begin).Seconds()
+	if err := os.Remove(slow); err != nil {
+		t.Fatal(err)
+	}
 	acked, refused, unknown, _ := f.history.Counts()
 	t.Logf("offered %s/s, acknowledged %s/s: %d events acknowledged, %d refused, %d unknown, in %.0f s; refusals: %v",
 		mib(int64(float64(f.offered)/seconds)), mib(int64(float64(f.acked)/seconds)), acked, refused, unknown, seconds, f.refusals)
@@ -40,6 +49,9 @@ func TestFloodBeyondWhatTheDiskTakesIsRefusedNotHeld(t *testing.T) {
 	}
 	if acked == 0 {
 		t.Error("nothing was acknowledged")
+	}
+	if full() && f.offered < 10*f.acked {
+		t.Errorf("%s offered is less than ten times the %s acknowledged: the flood was too small to judge", mib(f.offered), mib(f.acked))
 	}
 	f.verify()
 }

@@ -40,7 +40,7 @@ type flood struct {
 }
 
 func newFlood(m *mesh, stream string) *flood {
-	return &flood{m: m, stream: stream, refusals: map[string]int{}, timeout: time.Second, pause: 20 * time.Millisecond, tries: 3,
+	return &flood{m: m, stream: stream, refusals: map[string]int{}, timeout: 10 * time.Second, pause: 20 * time.Millisecond, tries: 3,
 		events: 16, bytes: 16 << 10, http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 512, DisableCompression: true}}}
 }
 
