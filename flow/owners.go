@@ -184,7 +184,7 @@ func (b *Broker) judge(g ring.GroupID, asked ring.NodeID, err error, safe bool) 
 		b.metrics.ownerCalls.WithLabelValues("ok").Inc()
 		return false, false
 	}
-	b.metrics.ownerCalls.WithLabelValues("retry").Inc()
+	b.metrics.ownerCalls.WithLabelValues("failed").Inc()
 	e, isWire := errors.AsType[*wire.Error](err)
 	if !isWire {
 		return (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)) && safe, false

@@ -37,6 +37,14 @@ func (b *Broker) Publish(ctx context.Context, stream string, recs []batch.Record
 	if len(recs) == 0 {
 		return nil, nil
 	}
+	results, err := b.publish(ctx, stream, recs, o)
+	if err != nil {
+		b.metrics.refusal(err)
+	}
+	return results, err
+}
+
+func (b *Broker) publish(ctx context.Context, stream string, recs []batch.Record, o PublishOptions) ([]PublishResult, error) {
 	started := time.Now()
 	s, err := b.streamFor(ctx, stream, o.AutoCreate)
 	if err != nil {
@@ -46,7 +54,6 @@ func (b *Broker) Publish(ctx context.Context, stream string, recs []batch.Record
 	size := sizeOf(recs)
 	reserve := min(size, b.cfg.PublishBudget.Limit()) // one request larger than the budget passes alone
 	if err := b.cfg.PublishBudget.Reserve(ctx, reserve); err != nil {
-		b.metrics.refused.WithLabelValues(wire.CodeOverloaded).Inc()
 		return nil, err
 	}
 	defer b.cfg.PublishBudget.Release(reserve)

@@ -27,13 +27,13 @@ func newMetrics(reg prometheus.Registerer, current func() *view.View) *metrics {
 	}
 	m := &metrics{
 		dropped:     vec("dropped_total", "Items dropped because a queue was full, by queue.", "queue"),
-		invalid:     vec("invalid_total", "Items from peers that did not decode, by what they were.", "what"),
-		refused:     vec("refused_total", "Peers refused, by reason.", "reason"),
-		suspicions:  one("suspicions_total", "Members that failed a probe of this node."),
+		invalid:     vec("invalid_total", "What peers sent and did not decode, by what it was.", "what"),
+		refused:     vec("refused_total", "Refusals of peers, by reason.", "reason"),
+		suspicions:  one("suspicions_total", "Times a member failed a probe of this node."),
 		refutes:     one("refutes_total", "Times that this node had to refute a suspicion; often means too little CPU."),
 		excessConns: one("excess_connections_total", "Connections closed at once because too many were open."),
 		joins:       vec("joins_total", "Tries of seed addresses, by result.", "result"),
-		sent:        vec("broadcasts_total", "Messages queued for broadcast, by kind.", "kind"),
+		sent:        vec("broadcasts_total", "Messages queued for spreading, own and relayed ones, by kind.", "kind"),
 	}
 	m.all = []prometheus.Collector{m.dropped, m.invalid, m.refused, m.suspicions, m.refutes, m.excessConns, m.joins, m.sent}
 	for s := view.StateAlive; s <= view.StateLeft; s++ {

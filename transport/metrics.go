@@ -29,14 +29,14 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "skein_transport_" + name, Help: help}, labels)
 	}
 	m := &metrics{
-		messages:  counter("messages_total", "One-way messages queued for peers.", "class"),
-		dropped:   counter("messages_dropped_total", "One-way messages dropped before they left.", "class", "reason"),
-		bytesOut:  counter("sent_bytes_total", "Bytes of frames handed to connections.", "class"),
-		calls:     counter("calls_total", "Requests to peers by outcome.", "class", "result"),
-		serving:   gauge("serving", "Requests and streams of peers being served.", "kind"),
-		queued:    gauge("queued_bytes", "One-way messages that wait to be sent, in bytes.", "class"),
+		messages:  counter("messages_total", "One-way messages queued for peers, by class of connection.", "class"),
+		dropped:   counter("messages_dropped_total", "One-way messages dropped before they left, by class and reason.", "class", "reason"),
+		bytesOut:  counter("sent_bytes_total", "Bytes of one-way messages and requests handed to connections, by class; opened streams are not in it.", "class"),
+		calls:     counter("calls_total", "Requests to peers, this node included, by class and outcome.", "class", "result"),
+		serving:   gauge("serving", "Requests and opened streams of peers that are being served, by kind.", "kind"),
+		queued:    gauge("queued_bytes", "Bytes of one-way messages that wait to be sent, by class.", "class"),
 		up:        prometheus.NewGauge(prometheus.GaugeOpts{Name: "skein_transport_peers_up", Help: "Peers with a working control connection."}),
-		connects:  counter("connects_total", "Connection attempts to peers by result.", "result"),
+		connects:  counter("connects_total", "Connection attempts to peers, by result.", "result"),
 		handshake: counter("refused_handshakes_total", "Handshakes refused on either side, by reason.", "reason"),
 	}
 	if r == nil {

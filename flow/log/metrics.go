@@ -21,15 +21,15 @@ func newJournalMetrics(reg prometheus.Registerer) *journalMetrics {
 		return f.NewGauge(prometheus.GaugeOpts{Name: "skein_journal_" + name, Help: help})
 	}
 	return &journalMetrics{
-		commits:     counter("commits_total", "Group commits written."),
+		commits:     counter("commits_total", "Group commits: writes that carry what many groups wanted at the time."),
 		bytes:       counter("written_bytes_total", "Bytes written to journal files."),
-		cacheHits:   counter("reads_cached_total", "Reads of entries served from memory."),
-		cacheMisses: counter("reads_disk_total", "Reads of entries that needed the disk."),
-		queued:      gauge("queue_bytes", "Bytes waiting for the writer, or being written."),
-		fileBytes:   gauge("file_bytes", "Size of all journal files."),
-		cacheBytes:  gauge("cache_bytes", "Recent entries held in memory."),
-		full:        gauge("waiting_for_space", "1 while the journal waits for disk space."),
-		fsync: f.NewHistogram(prometheus.HistogramOpts{Name: "skein_journal_fsync_seconds", Help: "Time of one fsync.",
+		cacheHits:   counter("reads_cached_total", "Reads of log entries that memory served."),
+		cacheMisses: counter("reads_disk_total", "Reads of log entries that needed the disk."),
+		queued:      gauge("queue_bytes", "Bytes that wait for the writer or are being written."),
+		fileBytes:   gauge("file_bytes", "Size of all journal files, what is preallocated included."),
+		cacheBytes:  gauge("cache_bytes", "Bytes of recent entries held in memory."),
+		full:        gauge("waiting_for_space", "1 while the journal waits for disk space: nothing is acknowledged meanwhile."),
+		fsync: f.NewHistogram(prometheus.HistogramOpts{Name: "skein_journal_fsync_seconds", Help: "Time of one fdatasync of the journal.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 2, 16)}),
 	}
 }

@@ -19,15 +19,15 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	m := &Metrics{
-		records:    counter("skein_partition_records_total", "Records applied, on every replica of this node."),
-		duplicates: counter("skein_partition_duplicates_total", "Records not stored again: their identity is in the dedupe window."),
-		reused:     counter("skein_partition_identity_reuse_total", "Records refused: their identity was used for other content."),
-		retries:    counter("skein_partition_batch_retries_total", "Batches that had been applied before."),
+		records:    counter("skein_partition_events_total", "Events stored, counted on every replica here."),
+		duplicates: counter("skein_partition_duplicates_total", "Events not stored again because their identity is in the dedupe window, on every replica here."),
+		reused:     counter("skein_partition_identity_reuse_total", "Events refused because their identity was used for other content, on every replica here."),
+		retries:    counter("skein_partition_batch_retries_total", "Batches that came again after they had been applied, on every replica here."),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "skein_partition_batches_refused_total",
-			Help: "Batches refused at apply, by the kind of the refusal."}, []string{"kind"}),
+			Help: "Batches refused when they were applied, by kind of error, on every replica here."}, []string{"kind"}),
 		identities: prometheus.NewGauge(prometheus.GaugeOpts{Name: "skein_partition_identities_held",
-			Help: "Identities of dedupe windows in memory."}),
-		lookups: counter("skein_partition_identity_store_lookups_total", "Identities looked up in the store, for they may be there and not in memory."),
+			Help: "Identities of all dedupe windows that are held in memory, at about 100 bytes each."}),
+		lookups: counter("skein_partition_identity_store_lookups_total", "Lookups of identities in the state store, because memory does not hold the whole window."),
 	}
 	if reg != nil {
 		reg.MustRegister(m.records, m.duplicates, m.reused, m.retries, m.refused, m.identities, m.lookups)

@@ -43,7 +43,7 @@ func newMetrics(reg prometheus.Registerer, routes []*Route) *metrics {
 	inFlight := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "skein_http_requests_in_flight",
 		Help: "Requests being served, subscriptions included."}, func() float64 { return float64(m.inFlight.Load()) })
 	published := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "skein_http_published_events_total",
-		Help: "Events of publish requests, by outcome."}, []string{"outcome"})
+		Help: "Events of publish requests over HTTP, by outcome; malformed ones are not in it."}, []string{"outcome"})
 	m.pubBytes = prometheus.NewCounter(prometheus.CounterOpts{Name: "skein_http_published_bytes_total",
 		Help: "Bytes of the values of events handed on for publishing."})
 	delivered := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "skein_http_delivered_events_total",

@@ -2,7 +2,6 @@ package api
 
 import (
 	"encoding/json"
-	"os"
 	"slices"
 	"sort"
 	"strings"
@@ -94,36 +93,10 @@ func meshFields(v any) []string {
 	return append(head, own...)
 }
 
-// TestMetricsAreCatalogued compares metrics.md with what the registry has once every route was used.
-func TestMetricsAreCatalogued(t *testing.T) {
+// TestMetricsPageShowsTheRegistry; that every metric is catalogued is node's to test, which has them all.
+func TestMetricsPageShowsTheRegistry(t *testing.T) {
 	w := newWorld(t)
 	w.seed("a", 2)
-	w.do("GET", "/v1/streams/a/events?until=end", "")
-	fams, err := w.reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b strings.Builder
-	b.WriteString("# Metrics of the HTTP front door\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n")
-	for _, f := range fams {
-		if !strings.HasPrefix(f.GetName(), "skein_") {
-			t.Errorf("%s lacks the prefix", f.GetName())
-		}
-		var labels []string
-		for _, l := range f.GetMetric()[0].GetLabel() {
-			labels = append(labels, l.GetName())
-		}
-		b.WriteString("| `" + f.GetName() + "` | " + strings.ToLower(f.GetType().String()) + " | " + strings.Join(labels, ", ") + " | " + f.GetHelp() + " |\n")
-	}
-	if os.Getenv("SKEIN_WRITE_DOCS") != "" {
-		if err := os.WriteFile("metrics.md", []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile("metrics.md")
-	if err != nil || string(got) != b.String() {
-		t.Fatalf("metrics.md is stale (%v); run SKEIN_WRITE_DOCS=1 go test -run TestMetricsAreCatalogued", err)
-	}
 	page := w.do("GET", "/metrics", "")
 	if page.Code != 200 || !strings.Contains(page.Body.String(), `skein_http_requests_total{method="POST",route="/v1/streams/{stream}/events/batch",status="200"} 1`) {
 		t.Fatalf("%d %s", page.Code, page.Body)
