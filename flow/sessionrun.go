@@ -78,27 +78,24 @@ func (s *session) ended(life context.Context) bool {
 func (s *session) waitForWork(life context.Context) bool {
 	t := time.NewTimer(sessionIdle)
 	defer t.Stop()
-	for {
-		select {
-		case <-s.wake:
-			return true
-		case <-life.Done():
-			return true // ended says the rest
-		case <-t.C:
-		}
-		// Broker.session checks retired under the same lock, so no event can slip in between.
-		s.b.mu.Lock()
-		if s.idle() {
-			s.retired = true
-			if s.b.sessions[s.group] == s {
-				delete(s.b.sessions, s.group)
-			}
-			s.b.mu.Unlock()
-			return false
-		}
-		s.b.mu.Unlock()
+	select {
+	case <-s.wake:
+		return true
+	case <-life.Done():
+		return true // ended says the rest
+	case <-t.C:
+	}
+	// Broker.session checks retired under the same lock.
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	if !s.idle() {
 		return true
 	}
+	s.retired = true
+	if s.b.sessions[s.group] == s {
+		delete(s.b.sessions, s.group)
+	}
+	return false
 }
 
 func (s *session) retire() {

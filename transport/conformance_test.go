@@ -368,7 +368,7 @@ func TestStreamsCarryFramesBothWays(t *testing.T) {
 			if err := s.Send(ctx, nil); wire.KindOf(err) != wire.KindClosed {
 				t.Fatalf("send after CloseSend: %v", err)
 			}
-			if s.Close(nil) != nil || s.Close(nil) != nil {
+			if err := errors.Join(s.Close(nil), s.Close(nil)); err != nil {
 				t.Fatal("Close must be idempotent")
 			}
 		}

@@ -1,6 +1,7 @@
 package transport_test
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -107,7 +108,7 @@ func TestNothingWorksBeforeRunOrAfterIt(t *testing.T) {
 	if _, err := p.Listen(); err != nil {
 		t.Fatal(err)
 	}
-	if p.Close() != nil || p.Close() != nil {
+	if err := errors.Join(p.Close(), p.Close()); err != nil {
 		t.Fatal("Close must be idempotent")
 	}
 	if _, err := p.Open(within(t, time.Second), id, wire.ClassControl, mMirror, nil); wire.KindOf(err) != wire.KindClosed {

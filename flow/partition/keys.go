@@ -61,10 +61,6 @@ func (k keyspace) minute(gen uint32, minute int64) []byte {
 	return binary.BigEndian.AppendUint64(k.generation(keyIdentity, gen), uint64(minute))
 }
 
-func (k keyspace) identity(gen uint32, minute int64, hash [16]byte) []byte {
-	return append(k.minute(gen, minute), hash[:]...)
-}
-
 func (k keyspace) batch(index uint64) []byte {
 	return binary.BigEndian.AppendUint64(k.plain(keyBatch), index)
 }

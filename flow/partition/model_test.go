@@ -96,7 +96,6 @@ type run struct {
 	hosts    []*host
 	entries  []log.Entry
 	results  []any // of the entries, as the first replica saw them
-	pending  int   // entries not yet given to the first replica
 	proposed map[SessionID][][]rec
 	now      int64
 	dirs     []string

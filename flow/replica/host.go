@@ -143,9 +143,6 @@ func (h *Host) tickUntil(ctx context.Context, checked chan error) error {
 	}
 }
 
-// spawn runs fn in a goroutine that Run waits for.
-func (h *Host) spawn(fn func()) { h.children.Go(fn) }
-
 // Groups lists the replicas on this node, in no order. The caller must not change the slice.
 func (h *Host) Groups() []*Group { return *h.list.Load() }
 

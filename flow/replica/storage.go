@@ -130,12 +130,6 @@ func (s *storage) forget() { s.cache, s.cacheBytes = nil, 0 }
 // stable notes that the log up to last is durable.
 func (s *storage) stable(last uint64) { s.last = last }
 
-// reset makes the log start after m.
-func (s *storage) reset(m log.Mark) {
-	s.first, s.last, s.compacted = m.Index+1, m.Index, m
-	s.forget()
-}
-
 // evict drops cached entries up to done (applied here and held by all members), and more where the limit is passed.
 func (s *storage) evict(done, applied uint64) {
 	n := 0

@@ -99,7 +99,7 @@ func TestPublishRepeatsWithTheSameIdentity(t *testing.T) {
 		"connection lost": cut,
 		"outcome unknown": func(w http.ResponseWriter, _ int) { refuse(w, 504, "outcome-unknown", true, 0) },
 		"overloaded":      func(w http.ResponseWriter, _ int) { refuse(w, 503, "overloaded", true, 1) },
-		"proxy":           func(w http.ResponseWriter, _ int) { http.Error(w, "upstream is gone", 502) },
+		"proxy":           func(w http.ResponseWriter, _ int) { http.Error(w, "upstream is gone", http.StatusBadGateway) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newBatchServer(t, fault, fault)
