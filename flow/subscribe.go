@@ -177,7 +177,7 @@ func (b *Broker) resolveOne(ctx context.Context, p *catalog.Partition, req Subsc
 	kind := req.From.Kind
 	var resp partitionResponse
 	local, lok := b.localPartition(p.Group)
-	if req.UntilEnd || kind == FromLatest || kind == FromTime || !lok && kind != FromEarliest {
+	if req.UntilEnd || kind == FromLatest || kind == FromTime || !lok { // without a replica here not even the start is known
 		ask := partitionRequest{Op: opEnd, Group: p.Group}
 		if kind == FromTime {
 			ask.Op, ask.Time = opSeek, req.From.At.UnixMilli()
