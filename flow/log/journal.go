@@ -17,7 +17,7 @@ type JournalConfig struct {
 	Dir string
 	// FileBytes is the size of one file; default 64 MiB. A unit or a checkpoint that is larger gets a larger file.
 	FileBytes int64
-	// RetainBytes is how many bytes of files are kept for followers that lag; default 512 MiB. What was not released is kept
+	// RetainBytes is how many bytes of files are kept for followers that lag; default 128 MiB. What was not released is kept
 	// beyond it.
 	RetainBytes int64
 	// CacheBytes bounds the recent entries held in memory, over all groups; default 16 MiB.
@@ -35,7 +35,7 @@ func (c JournalConfig) withDefaults() JournalConfig {
 		c.FileBytes = 64 << 20
 	}
 	if c.RetainBytes == 0 {
-		c.RetainBytes = 512 << 20
+		c.RetainBytes = 128 << 20
 	}
 	if c.CacheBytes == 0 {
 		c.CacheBytes = 16 << 20
