@@ -13,6 +13,7 @@ type appendOp struct {
 	responses []*pb.Message
 	last      uint64 // last index of the log after the write; 0: unchanged
 	reset     *log.Mark
+	bytes     int64 // of its entries
 	start     time.Time
 }
 
@@ -44,7 +45,14 @@ func (g *Group) write(m *pb.Message, reset *log.Mark) {
 		w.Entries = journalEntries(es)
 		w.HardState = &log.HardState{Term: g.hard.Term, Vote: g.hard.Vote, Commit: g.hard.Commit}
 		op.last = es[len(es)-1].GetIndex()
+		for _, e := range es {
+			op.bytes += int64(entrySize(e))
+		}
+		g.h.unwritten.add(op.bytes)
 		g.store.remember(es)
+		if g.h.cached.over() {
+			g.store.evict(g.st.applied.Index, g.st.applied.Index) // not only with the next tick
+		}
 	}
 	if w.HardState == nil && reset == nil {
 		// At most the commit index moved. It is not worth an fsync, nor a write: raft finds it again, and it goes along with the next
@@ -84,6 +92,7 @@ func (g *Group) finishAppends(n int) {
 		op := g.appends[0]
 		g.appends[0] = nil
 		g.appends = g.appends[1:]
+		g.h.unwritten.add(-op.bytes)
 		g.h.metrics.appendSeconds.Observe(time.Since(op.start).Seconds())
 		if op.reset != nil {
 			g.store.compacted, g.store.first = *op.reset, op.reset.Index+1

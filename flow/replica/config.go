@@ -42,6 +42,13 @@ type Config struct {
 	MaxApplyBytes int
 	// CacheBytes bounds recent entries kept in memory per group for followers that lag a little. Default 4 MiB.
 	CacheBytes int
+	// NodeCacheBytes bounds the same over all groups, with the entries that are not applied yet: beyond it nothing is kept for
+	// followers, who are served from the journal. Default 24 MiB.
+	NodeCacheBytes int64
+	// MaxUnwrittenBytes bounds the entries of all groups that wait for this node's disk: beyond it, entries of other owners are
+	// dropped until the disk has caught up, and those owners send them again. What is owned here is bounded by
+	// MaxUncommittedBytes and by who proposes. Default 48 MiB.
+	MaxUnwrittenBytes int64
 
 	// MailboxMessages and MailboxBytes bound raft messages waiting for one group; more are dropped, raft repairs the loss.
 	// Defaults 4096 and 16 MiB.
@@ -77,7 +84,7 @@ func DefaultConfig() Config {
 	return Config{
 		TickInterval: 50 * time.Millisecond, ElectionTicks: 10, HeartbeatTicks: 1,
 		MaxUncommittedBytes: 8 << 20, MaxInflight: 256, MaxInflightBytes: 16 << 20,
-		MaxSizePerMsg: 1 << 20, MaxApplyBytes: 4 << 20, CacheBytes: 4 << 20,
+		MaxSizePerMsg: 1 << 20, MaxApplyBytes: 4 << 20, CacheBytes: 4 << 20, NodeCacheBytes: 24 << 20, MaxUnwrittenBytes: 48 << 20,
 		MailboxMessages: 4096, MailboxBytes: 16 << 20, OutboxBytes: 16 << 20,
 		CheckpointInterval: 10 * time.Second, CheckpointBytes: 32 << 20, MaxSnapshots: 2,
 		PlanTicks: 5, PreferHome: true, HomeAfter: 30 * time.Second,
@@ -108,7 +115,8 @@ func (c Config) Validate() error {
 	need(c.MaxSizePerMsg <= MaxEntry, "MaxSizePerMsg must leave room in a frame")
 	need(c.MaxInflightBytes >= c.MaxSizePerMsg, "MaxInflightBytes must be MaxSizePerMsg at least")
 	need(c.MaxApplyBytes > 0, "MaxApplyBytes must be above 0")
-	need(c.CacheBytes >= 0, "CacheBytes must not be negative")
+	need(c.CacheBytes >= 0 && c.NodeCacheBytes >= 0, "CacheBytes and NodeCacheBytes must not be negative")
+	need(c.MaxUnwrittenBytes > 0, "MaxUnwrittenBytes must be above 0")
 	need(c.MailboxMessages > 0 && c.MailboxBytes > 0, "MailboxMessages and MailboxBytes must be above 0")
 	need(c.OutboxBytes > 0, "OutboxBytes must be above 0")
 	need(c.CheckpointInterval > 0 && c.CheckpointBytes > 0, "CheckpointInterval and CheckpointBytes must be above 0")

@@ -116,7 +116,7 @@ func newGroup(h *Host, b Birth, gs log.GroupState, st state, sm StateMachine) (*
 	hard := gs.HardState
 	hard.Commit = max(min(hard.Commit, gs.Last), st.applied.Index)
 	g.store = &storage{journal: h.cfg.Journal, group: b.Group, hard: hard, st: &g.st,
-		first: gs.First, last: gs.Last, compacted: gs.Compacted, cacheLimit: h.cfg.CacheBytes}
+		first: gs.First, last: gs.Last, compacted: gs.Compacted, cacheLimit: h.cfg.CacheBytes, node: &h.cached}
 	rn, err := raft.NewRawNode(&raft.Config{
 		ID: uint64(b.Self), ElectionTick: h.cfg.ElectionTicks, HeartbeatTick: h.cfg.HeartbeatTicks,
 		Storage: g.store, Applied: st.applied.Index, AsyncStorageWrites: true,
@@ -251,6 +251,11 @@ func (g *Group) step(from ring.NodeID, e envelope) {
 	}
 	if m.GetType() == pb.MsgApp && (g.fetch != nil || g.installing) {
 		g.h.metrics.dropped.WithLabelValues("fetching").Inc()
+		return
+	}
+	if len(m.GetEntries()) > 0 && g.h.unwritten.over() {
+		// The disk is behind. The owner hears nothing, stops at its window, and asks again with its next heartbeat.
+		g.h.metrics.dropped.WithLabelValues("disk-behind").Inc()
 		return
 	}
 	g.stepCore(m)
@@ -388,6 +393,10 @@ func (g *Group) stop(err error) {
 		g.h.metrics.owned.Dec()
 	}
 	g.failAll(left)
+	g.store.forget()
+	for _, op := range g.appends {
+		g.h.unwritten.add(-op.bytes)
+	}
 	g.children.Wait()
 	g.syncSlot <- struct{}{} // never given back: no Sync after Close
 	g.role, g.lead, g.isReady = raft.StateFollower, raft.None, false

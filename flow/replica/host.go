@@ -33,6 +33,9 @@ type Host struct {
 	children  sync.WaitGroup
 	snapSlots chan struct{}
 
+	cached    nodeBytes // entries kept in memory by all groups
+	unwritten nodeBytes // entries of all groups on their way to the disk
+
 	sinceCheckpoint atomic.Int64
 	checkpointDue   chan struct{}
 
@@ -68,6 +71,7 @@ func NewHost(cfg Config) (*Host, error) {
 		h.rand = rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
 	}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
+	h.cached.limit, h.unwritten.limit = cfg.NodeCacheBytes, cfg.MaxUnwrittenBytes
 	h.outbox = newOutbox(h)
 	h.list.Store(&[]*Group{})
 	return h, nil

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"sync"
+	"time"
 
 	"github.com/skeinmesh/skein/ring"
 	"github.com/skeinmesh/skein/transport/wire"
@@ -18,6 +19,7 @@ type outbox struct {
 	h     *Host
 	limit int
 	wake  chan struct{}
+	soon  chan struct{} // something that can wait a little was added
 
 	mu    sync.Mutex
 	lanes map[laneKey]*lane
@@ -45,7 +47,7 @@ type tail struct {
 }
 
 func newOutbox(h *Host) *outbox {
-	return &outbox{h: h, limit: h.cfg.OutboxBytes, wake: make(chan struct{}, 1), lanes: map[laneKey]*lane{}}
+	return &outbox{h: h, limit: h.cfg.OutboxBytes, wake: make(chan struct{}, 1), soon: make(chan struct{}, 1), lanes: map[laneKey]*lane{}}
 }
 
 // add queues one message; false when it was dropped.
@@ -78,11 +80,28 @@ func (o *outbox) add(to ring.NodeID, g ring.GroupID, m *pb.Message) bool {
 		o.dirty = append(o.dirty, key)
 	}
 	o.mu.Unlock()
+	wake := o.wake
+	if canWait(m) {
+		wake = o.soon
+	}
 	select {
-	case o.wake <- struct{}{}:
+	case wake <- struct{}{}:
 	default:
 	}
 	return true
+}
+
+// gatherTime is how long messages that nobody waits for may gather. All groups tick at once but speak one after the other:
+// without it, each would leave in a frame, and in a packet, of its own.
+const gatherTime = 2 * time.Millisecond
+
+// canWait is true of heartbeats and their answers that no read waits for.
+func canWait(m *pb.Message) bool {
+	switch m.GetType() {
+	case pb.MsgHeartbeat, pb.MsgHeartbeatResp:
+		return len(m.GetContext()) == 0
+	}
+	return false
 }
 
 func messageSize(m *pb.Message) int {
@@ -95,13 +114,24 @@ func messageSize(m *pb.Message) int {
 
 // run hands frames to the sender until stop is closed.
 func (o *outbox) run(stop <-chan struct{}) {
+	var gathered <-chan time.Time // since the first message that can wait
+	gather := time.NewTimer(gatherTime)
+	defer gather.Stop()
 	for {
 		select {
 		case <-stop:
 			return
+		case <-o.soon:
+			if gathered == nil {
+				gather.Reset(gatherTime)
+				gathered = gather.C
+			}
+			continue
 		case <-o.wake:
-			o.flush()
+		case <-gathered:
 		}
+		gathered = nil
+		o.flush()
 	}
 }
 

@@ -25,6 +25,7 @@ type storage struct {
 	cache      []*pb.Entry // contiguous; cache[0] may be below first
 	cacheBytes int
 	cacheLimit int
+	node       *nodeBytes // the caches of all groups of the node
 }
 
 var _ raft.Storage = (*storage)(nil)
@@ -114,18 +115,26 @@ func (s *storage) remember(es []*pb.Entry) {
 			s.forget()
 		default:
 			for _, e := range s.cache[at-base:] {
-				s.cacheBytes -= int(entrySize(e))
+				s.count(-int(entrySize(e)))
 			}
 			s.cache = s.cache[:at-base]
 		}
 	}
 	s.cache = append(s.cache, es...)
 	for _, e := range es {
-		s.cacheBytes += int(entrySize(e))
+		s.count(int(entrySize(e)))
 	}
 }
 
-func (s *storage) forget() { s.cache, s.cacheBytes = nil, 0 }
+func (s *storage) count(n int) {
+	s.cacheBytes += n
+	s.node.add(int64(n))
+}
+
+func (s *storage) forget() {
+	s.count(-s.cacheBytes)
+	s.cache = nil
+}
 
 // stable notes that the log up to last is durable.
 func (s *storage) stable(last uint64) { s.last = last }
@@ -135,10 +144,10 @@ func (s *storage) evict(done, applied uint64) {
 	n := 0
 	for n < len(s.cache) {
 		i := s.cache[n].GetIndex()
-		if i > applied || i > s.last || (i > done && s.cacheBytes <= s.cacheLimit) {
+		if i > applied || i > s.last || (i > done && s.cacheBytes <= s.cacheLimit && !s.node.over()) {
 			break
 		}
-		s.cacheBytes -= int(entrySize(s.cache[n]))
+		s.count(-int(entrySize(s.cache[n])))
 		s.cache[n] = nil
 		n++
 	}
