@@ -210,13 +210,16 @@ func TestNoElectionStormAfterAllStoodStill(t *testing.T) {
 			terms[testGroup(byte(i))] = m.owner(testGroup(byte(i))).Status().Term
 		}
 		// A machine that stood still delivers one late tick, however long it was: nothing piles up in a mailbox.
-		for range 500 {
-			for _, n := range m.nodes {
-				for _, g := range n.host.Groups() {
+		still := make(chan struct{})
+		for _, n := range m.nodes {
+			for _, g := range n.host.Groups() {
+				g.post(func() { <-still })
+				for range 500 {
 					g.inbox.put(func(in *input) { in.tick = true })
 				}
 			}
 		}
+		close(still)
 		time.Sleep(3 * time.Second)
 		for i := range groups {
 			g := testGroup(byte(i))
