@@ -216,7 +216,8 @@ const refusalGrace = 500 * time.Millisecond
 // Fail answers the request with err as problem+json. Nothing may have been written before.
 func (c *Call) Fail(err error) {
 	p := problemOf(err)
-	if p.Status >= 500 && p.Status != http.StatusServiceUnavailable && p.Status != http.StatusGatewayTimeout {
+	left := errors.Is(err, context.Canceled) && c.R.Context().Err() != nil // the client did; nothing is wrong here
+	if p.Status >= 500 && p.Status != http.StatusServiceUnavailable && p.Status != http.StatusGatewayTimeout && !left {
 		c.s.log.Error("request failed", "request", c.ID, "route", c.route.Pattern, "err", err)
 	}
 	h := c.w.Header()

@@ -2,10 +2,12 @@ package api
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -371,5 +373,18 @@ func TestFormatsAreNegotiated(t *testing.T) {
 		if got, err := negotiate(http.Header{"Accept": {accept}}); err != nil || got != want {
 			t.Errorf("%q: %s %v, want %s", accept, got, err, want)
 		}
+	}
+}
+
+func TestClientThatLeavesIsNoFailure(t *testing.T) {
+	w := newWorld(t)
+	w.seed("a", 1)
+	w.broker.subscribeErr = func(flow.SubscribeRequest) error { return context.Canceled }
+	ctx, leave := context.WithCancel(t.Context())
+	leave()
+	r := httptest.NewRequest("GET", "http://localhost/v1/streams/a/events", nil).WithContext(ctx)
+	w.s.Handler().ServeHTTP(httptest.NewRecorder(), r)
+	if strings.Contains(w.log.String(), "level=ERROR") {
+		t.Errorf("logged as an error: %s", w.log)
 	}
 }
