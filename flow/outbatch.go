@@ -11,12 +11,17 @@ import (
 )
 
 // outBatch is a batch on its way to the owner: the events of one or more requests, in the order in which they came.
+//
+// Until session.next took it, it is under session.mu. Afterwards run alone encodes and sends it; parts stay under session.mu.
 type outBatch struct {
 	builder *batch.Builder
 	parts   []part
+	lost    int // events of dead parts that the builder still holds
+	flags   byte
 	seq     uint64
 	frame   []byte // encoded once, sent again after a change of owner
-	sends   int    // how often it was handed to a connection
+	sent    bool   // handed to the connection that there is now
+	unsure  bool   // an earlier connection may have brought it to an owner that stored it
 }
 
 // part is a run of one request's events that are neighbours in a batch.
@@ -25,6 +30,7 @@ type part struct {
 	first uint32 // position in the batch of the first event
 	index []int  // positions in the request
 	dead  bool   // the request gave it up before it was sent: it must not be stored
+	left  bool   // the request gave it up after it was sent: nobody waits for it
 }
 
 // builders are reused: their buffers are the bulk of what publishing allocates.
@@ -50,7 +56,7 @@ func (o *outBatch) add(r *batch.Record, id batch.Identity, req *request, index i
 	return nil
 }
 
-// live reports whether any part is still wanted.
+// live reports whether any part is to be stored.
 func (o *outBatch) live() bool {
 	for i := range o.parts {
 		if !o.parts[i].dead {
@@ -58,6 +64,54 @@ func (o *outBatch) live() bool {
 		}
 	}
 	return false
+}
+
+// wanted reports whether anybody still cares what becomes of the batch: those who wait, and those who were told that it was
+// accepted.
+func (o *outBatch) wanted() bool {
+	for i := range o.parts {
+		if !o.parts[i].dead && !o.parts[i].left {
+			return true
+		}
+	}
+	return false
+}
+
+// give ends the parts of one request with an error. sent tells whether an owner may have got them.
+func (o *outBatch) give(req *request, err error, sent bool) {
+	for i := range o.parts {
+		p := &o.parts[i]
+		if p.req != req {
+			continue
+		}
+		p.req, p.dead, p.left = nil, !sent, sent
+		if !sent {
+			o.lost += len(p.index)
+		}
+		for _, index := range p.index {
+			req.results[index].Err = err
+		}
+		req.complete(len(p.index))
+	}
+}
+
+// discard gives the builder back.
+func (o *outBatch) discard() {
+	builders.Put(o.builder)
+	o.builder = nil
+}
+
+// prepare makes the batch ready to be sealed: what was given up is left out. Nothing can be taken back afterwards.
+func (o *outBatch) prepare() error {
+	if o.lost > 0 {
+		if err := o.rebuild(); err != nil {
+			return err
+		}
+	}
+	if o.wantsAccept() {
+		o.flags |= flagAccept
+	}
+	return nil
 }
 
 // wantsAccept reports whether a request is content with the owner's acceptance.
@@ -70,30 +124,16 @@ func (o *outBatch) wantsAccept() bool {
 	return false
 }
 
-// seal encodes the batch for its first send. Parts given up before are left out. The builder goes back to its pool.
-func (o *outBatch) seal(session [16]byte, seq uint64) error {
-	for i := range o.parts {
-		if o.parts[i].dead {
-			if err := o.rebuild(); err != nil {
-				return err
-			}
-			break
-		}
-	}
+// seal encodes the batch for its first send. The builder goes back to its pool.
+func (o *outBatch) seal(session [16]byte, seq uint64) {
 	m, payload := o.builder.Finish(true)
 	m.Session, m.Seq = session, seq
 	o.seq = seq
-	var flags byte
-	if o.wantsAccept() {
-		flags |= flagAccept
-	}
 	o.frame = make([]byte, 0, 2+batch.MetaLen(&m)+len(payload))
-	o.frame = append(o.frame, frameBatch, flags)
+	o.frame = append(o.frame, frameBatch, o.flags)
 	o.frame = batch.AppendMeta(o.frame, &m)
 	o.frame = append(o.frame, payload...)
-	builders.Put(o.builder)
-	o.builder = nil
-	return nil
+	o.discard()
 }
 
 // rebuild drops the dead parts' events.
@@ -123,8 +163,8 @@ func (o *outBatch) rebuild() error {
 			}
 		}
 	}
-	builders.Put(o.builder)
-	o.builder, o.parts = fresh.builder, fresh.parts
+	o.discard()
+	o.builder, o.parts, o.lost = fresh.builder, fresh.parts, 0
 	return nil
 }
 

@@ -158,7 +158,17 @@ func (b *Broker) route(s *catalog.Stream, recs []batch.Record, o PublishOptions,
 	for _, ses := range sessions {
 		ses.flush()
 	}
+	b.leave(sessions)
 	return sessions
+}
+
+// leave notes that a request adds no more events to these sessions.
+func (b *Broker) leave(sessions map[ring.GroupID]*session) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, ses := range sessions {
+		ses.users--
+	}
 }
 
 func checkSize(s *catalog.Stream, r *batch.Record) error {
@@ -245,14 +255,16 @@ func (b *Broker) await(ctx context.Context, req *request, sessions map[ring.Grou
 	<-req.done
 }
 
-// session returns the publish session to a partition, opening it at first use.
+// session returns the publish session to a partition, opening it at first use. It does not retire for idleness before leave.
 func (b *Broker) session(s *catalog.Stream, p *catalog.Partition) (*session, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if ses := b.sessions[p.Group]; ses != nil && !ses.retired {
+		ses.users++
 		return ses, nil
 	}
 	ses := newSession(b, s.Name, p)
+	ses.users = 1
 	if !b.spawnLocked(ses.run) {
 		return nil, errClosing
 	}

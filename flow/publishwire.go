@@ -35,6 +35,8 @@ type publishAck struct {
 	ErrBytes []byte          `msgpack:"e,omitempty"` // wire.AppendError
 
 	Err *wire.Error `msgpack:"-"`
+
+	slot bool // on the owner: the batch held a slot until this was written
 }
 
 func (a *publishAck) encode() ([]byte, error) {

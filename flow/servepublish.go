@@ -87,6 +87,10 @@ func (s *served) serve(ctx context.Context) error {
 	writer.Go(func() { _ = s.answer(ctx) }) // its error ends the session through end
 	err := s.read(reading)
 	s.settle()
+	if r, ok := errors.AsType[*refusal](err); ok && !s.ended() {
+		// In turn, like any answer: the stream's own end may overtake what was sent before it, and then says nothing certain.
+		s.acks <- &publishAck{Seq: r.seq, Err: r.err}
+	}
 	close(s.acks) // the reader has stopped and nothing is proposed any more: nobody sends
 	writer.Wait()
 	switch {
@@ -120,7 +124,7 @@ func (s *served) read(ctx context.Context) error {
 	}
 }
 
-// take checks one batch and proposes it. An error means that it was not proposed.
+// take checks one batch and proposes it. An error means that it was not proposed; a refusal is an answer to this batch.
 func (s *served) take(ctx context.Context, frame []byte) error {
 	if s.ended() {
 		return s.why
@@ -134,10 +138,10 @@ func (s *served) take(ctx context.Context, frame []byte) error {
 	}
 	payload := frame[2+n:]
 	if err := batch.VerifyPayload(&m, payload); err != nil {
-		return err
+		return &refusal{m.Seq, wire.AsError(err)}
 	}
 	if err := s.admit(); err != nil {
-		return err
+		return &refusal{m.Seq, wire.AsError(err)}
 	}
 	size := int64(len(frame))
 	if err := s.b.cfg.OwnerBudget.Reserve(ctx, min(size, s.b.cfg.OwnerBudget.Limit())); err != nil {
@@ -209,7 +213,7 @@ func (s *served) outcome(seq uint64, size int64, out replica.Outcome) {
 		<-s.slots
 		return
 	}
-	s.acks <- &publishAck{Seq: seq, Credit: credit, Base: res.Base, Stamp: res.Stamp, Copies: out.Copies, Dups: res.Dups, Err: res.Err}
+	s.acks <- &publishAck{slot: true, Seq: seq, Credit: credit, Base: res.Base, Stamp: res.Stamp, Copies: out.Copies, Dups: res.Dups, Err: res.Err}
 	if res.Err != nil {
 		s.end(res.Err)
 	}
@@ -262,7 +266,7 @@ func (s *served) answer(ctx context.Context) (failed error) {
 				s.end(failed)
 			}
 		}
-		if a.Seq > 0 && !a.Accepted {
+		if a.slot {
 			<-s.slots
 		}
 	}

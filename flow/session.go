@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,6 +35,7 @@ type session struct {
 
 	queued  atomic.Int64 // raw bytes not yet sent
 	retired bool         // under Broker.mu: no new events
+	users   int          // under Broker.mu: requests that are adding events
 
 	mu        sync.Mutex
 	open      *outBatch   // gathering
@@ -117,11 +119,16 @@ func (s *session) next() *outBatch {
 			continue
 		}
 		o := s.queue[0]
+		s.queue[0] = nil
 		s.queue = s.queue[1:]
-		if o.builder != nil {
-			s.queued.Add(-int64(o.builder.RawBytes()))
-		}
+		s.queued.Add(-int64(o.builder.RawBytes()))
 		if !o.live() {
+			o.discard()
+			continue
+		}
+		if err := o.prepare(); err != nil {
+			o.fail(err)
+			o.discard()
 			continue
 		}
 		s.inflight = append(s.inflight, o) // from here on a request cannot take its events back
@@ -136,33 +143,40 @@ func (s *session) idle() bool {
 	return s.open == nil && len(s.queue) == 0 && len(s.inflight) == 0
 }
 
-// abandon gives up a request at its deadline: what was not sent is certainly not stored.
+// abandon gives up a request at its deadline: what was not sent is certainly not stored, and is let go of.
 func (s *session) abandon(req *request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	refusal := s.refusalLocked()
-	give := func(o *outBatch, err error, dead bool) {
-		for i := range o.parts {
-			p := &o.parts[i]
-			if p.req != req {
-				continue
-			}
-			p.req, p.dead = nil, dead
-			for _, index := range p.index {
-				req.results[index].Err = err
-			}
-			req.complete(len(p.index))
-		}
-	}
 	for _, o := range s.inflight {
-		give(o, unknownOutcome(s.lastErr), false)
+		o.give(req, unknownOutcome(s.lastErr), true)
 	}
-	for _, o := range s.queue {
-		give(o, refusal, true)
+	refusal := s.refusalLocked()
+	s.queue = slices.DeleteFunc(s.queue, func(o *outBatch) bool { return !s.giveLocked(o, req, refusal) })
+	if s.open != nil && !s.giveLocked(s.open, req, refusal) {
+		s.open = nil
 	}
-	if s.open != nil {
-		give(s.open, refusal, true)
+}
+
+// giveLocked takes a request's events out of a batch that was not sent, and reports whether any others are left. What is kept for
+// them is at most twice their size: requests that give up while others wait must not pile up in memory.
+func (s *session) giveLocked(o *outBatch, req *request, refusal error) bool {
+	before := int64(o.builder.RawBytes())
+	o.give(req, refusal, false)
+	if !o.live() {
+		s.queued.Add(-before)
+		o.discard()
+		return false
 	}
+	if 2*o.lost > o.builder.Len() {
+		if err := o.rebuild(); err != nil {
+			s.queued.Add(-before)
+			o.fail(err)
+			o.discard()
+			return false
+		}
+		s.queued.Add(int64(o.builder.RawBytes()) - before)
+	}
+	return true
 }
 
 // refusalLocked says why an event could not even be sent.
@@ -174,7 +188,7 @@ func (s *session) refusalLocked() error {
 		return &wire.Error{Kind: wire.KindNoCredit, Code: wire.CodeOverloaded, RetryAfter: time.Second,
 			Detail: "the partition's owner takes no more events for now; nothing was stored, try again later"}
 	}
-	if e := wire.AsError(s.lastErr); s.lastErr != nil && e.Kind == wire.KindUnavailable && e.Code != "" {
+	if e := wire.AsError(s.lastErr); s.lastErr != nil && e.Code != "" && (e.Kind == wire.KindUnavailable || e.Kind == wire.KindNoCredit) {
 		return s.lastErr
 	}
 	return noOwner(s.group, s.lastErr)

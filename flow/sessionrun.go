@@ -4,8 +4,8 @@ import (
 	"context"
 	crand "crypto/rand"
 	"errors"
-	"io"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/skeinmesh/skein/ring"
@@ -60,6 +60,12 @@ func (s *session) backoff() time.Duration {
 	return d/2 + rand.N(d/2+1)
 }
 
+func (s *session) isStopped() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stopped != nil
+}
+
 func (s *session) ended(life context.Context) bool {
 	s.mu.Lock()
 	stopped := s.stopped != nil
@@ -108,60 +114,66 @@ func (s *session) retire() {
 	s.stop(errClosing) // an event that came between the last look and retirement is refused, not lost
 }
 
+// refusal is an owner's answer to a batch that it did not store. Nothing that came behind the batch was stored either: its
+// sequence number is missing. An error that is no refusal says nothing about what was sent.
+type refusal struct {
+	seq uint64 // of the batch; on the owner
+	err *wire.Error
+}
+
+func (r *refusal) Error() string { return r.err.Error() }
+func (r *refusal) Unwrap() error { return r.err }
+
 // settle decides what becomes of the batches in flight after a connection ended with err.
 //
-// Lost ownership or a lost connection: they stay, and go to the next owner under the same numbers. A refusal of the session
-// or of the batch: what this connection sent for the first time is certainly not stored; what an earlier owner may have
-// taken is unknown.
+// Lost ownership or a lost connection: they stay, and go to the next owner under the same numbers. A refusal: what this
+// connection sent for the first time is certainly not stored; what an earlier owner may have taken is unknown.
 func (s *session) settle(err error) {
-	e := wire.AsError(err)
+	r, refused := errors.AsType[*refusal](err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case e.Kind == wire.KindFenced:
-		keep := s.inflight[:0]
-		for _, o := range s.inflight {
-			if o.sends > 1 {
-				o.fail(unknownOutcome(err))
-				continue
+	case refused && r.err.Kind == wire.KindFenced: // the session is over, the batches are fine
+		s.inflight = slices.DeleteFunc(s.inflight, func(o *outBatch) bool {
+			if o.unsure {
+				o.fail(unknownOutcome(r.err))
 			}
-			keep = append(keep, o)
-		}
-		s.inflight = keep
+			return o.unsure
+		})
 		s.renewLocked()
-	case e.Kind == wire.KindInternal && len(s.inflight) > 0: // a bug somewhere: repeating it would not end
+	case refused && refusesBatch(r.err):
+		for _, o := range s.inflight {
+			if o.unsure {
+				o.fail(unknownOutcome(r.err))
+			} else {
+				o.fail(r.err)
+			}
+		}
+		s.inflight = nil
+		s.renewLocked()
+	case refused || wire.KindOf(err) == wire.KindInternal && len(s.inflight) > 0: // a bug somewhere: repeating it would not end
 		for _, o := range s.inflight {
 			o.fail(unknownOutcome(err))
 		}
 		s.inflight = nil
 		s.renewLocked()
-	case refusesBatch(e):
-		for _, o := range s.inflight {
-			if o.sends > 1 {
-				o.fail(unknownOutcome(err))
-			} else {
-				o.fail(err)
-			}
-		}
-		s.inflight = nil
-		s.renewLocked()
 	default:
+		wanted := false
 		for _, o := range s.inflight {
-			if o.live() {
-				return
-			}
+			o.unsure, o.sent = o.unsure || o.sent, false
+			wanted = wanted || o.wanted()
 		}
-		if len(s.inflight) > 0 { // nobody waits for any of them: do not store events long after their time
+		if !wanted && len(s.inflight) > 0 { // nobody waits for any of them: do not store events long after their time
 			s.inflight = nil
 			s.renewLocked()
 		}
 	}
 }
 
-// refusesBatch: the owner said no to a batch before proposing it, having answered all that it proposed.
+// refusesBatch: the owner did not take the batch, and would not take it again for now.
 func refusesBatch(e *wire.Error) bool {
 	switch e.Kind {
-	case wire.KindInvalid, wire.KindNoCredit, wire.KindNotFound, wire.KindConflict, wire.KindCorrupt:
+	case wire.KindInvalid, wire.KindCorrupt:
 		return true
 	case wire.KindUnavailable:
 		return e.Code == wire.CodeDiskFull || e.Code == wire.CodeTooFewCopies
@@ -172,6 +184,9 @@ func refusesBatch(e *wire.Error) bool {
 // renewLocked forgets the session's name; the next connection opens a new one, and restamps what is kept.
 func (s *session) renewLocked() {
 	s.id, s.seq, s.renewed = [16]byte{}, 0, true
+	for _, o := range s.inflight {
+		o.sent = false
+	}
 }
 
 // connect opens the session at an owner, sends again what is in flight, and goes on until the connection ends. The error of
@@ -214,213 +229,4 @@ func (s *session) connect(life context.Context, owner ring.NodeID) error {
 	s.b.metrics.sessionsOpened.Inc()
 	p := pump{s: s, st: st, owner: owner, credit: opened.Credit, acks: make(chan *publishAck, 2*maxInflight+4), failed: make(chan error, 1)}
 	return p.run(ctx)
-}
-
-// pump is one connection of a session.
-type pump struct {
-	s      *session
-	st     wire.Stream
-	owner  ring.NodeID
-	credit int64
-	acks   chan *publishAck // never full: bounded by what is in flight
-	failed chan error
-
-	timer    *time.Timer
-	glancing bool // timer is armed
-}
-
-func (p *pump) run(life context.Context) error {
-	ctx, cancel := context.WithCancel(life) // the receiver's
-	received := make(chan struct{})
-	go func() {
-		defer close(received)
-		p.receive(ctx)
-	}()
-	defer func() {
-		cancel()
-		_ = p.st.Close(nil)
-		<-received
-		if p.timer != nil {
-			p.timer.Stop()
-		}
-	}()
-	if err := p.resend(ctx); err != nil {
-		return p.cause(err)
-	}
-	idle := time.NewTimer(sessionIdle)
-	defer idle.Stop()
-	for {
-		if err := p.send(ctx); err != nil {
-			return p.cause(err)
-		}
-		var glance <-chan time.Time // while answers are awaited
-		if len(p.s.inflight) > 0 {
-			glance = p.glance()
-		}
-		select {
-		case <-glance:
-			p.glancing = false
-			if now, known := p.s.b.owners.guess(p.s.group); known && now != p.owner {
-				return p.drain(&wire.Error{Kind: wire.KindNotOwner, Owner: now, Detail: "another owner was elected"})
-			}
-		case a := <-p.acks:
-			if err := p.handle(a); err != nil {
-				return err
-			}
-			idle.Reset(sessionIdle)
-		case <-p.s.wake:
-			if p.s.isStopped() {
-				return nil
-			}
-			idle.Reset(sessionIdle)
-		case err := <-p.failed:
-			return p.drain(err)
-		case <-idle.C:
-			if p.s.idle() {
-				return p.st.CloseSend()
-			}
-			idle.Reset(sessionIdle)
-		case <-life.Done():
-			return context.Cause(life)
-		}
-	}
-}
-
-// glance arms the timer that looks for another owner, unless it is armed already.
-func (p *pump) glance() <-chan time.Time {
-	switch {
-	case p.timer == nil:
-		p.timer = time.NewTimer(ownerGlance)
-	case !p.glancing:
-		p.timer.Reset(ownerGlance)
-	}
-	p.glancing = true
-	return p.timer.C
-}
-
-func (s *session) isStopped() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.stopped != nil
-}
-
-// drain handles the answers that came before the connection failed: what they answer is not in flight any more.
-func (p *pump) drain(err error) error {
-	for {
-		select {
-		case a := <-p.acks:
-			if herr := p.handle(a); herr != nil {
-				return herr
-			}
-		default:
-			return err
-		}
-	}
-}
-
-// cause prefers the peer's reason over the local symptom of a failed send.
-func (p *pump) cause(err error) error {
-	t := time.NewTimer(100 * time.Millisecond)
-	defer t.Stop()
-	select {
-	case peer := <-p.failed:
-		return p.drain(peer)
-	case <-t.C:
-		return p.drain(err)
-	}
-}
-
-func (p *pump) receive(ctx context.Context) {
-	for {
-		frame, err := p.st.Recv(ctx)
-		var a *publishAck
-		if err == nil {
-			a, err = parseAnswer(frame)
-		}
-		if err != nil {
-			if errors.Is(err, io.EOF) {
-				err = &wire.Error{Kind: wire.KindNotOwner, Detail: "the owner ended the session"}
-			}
-			p.failed <- err
-			return
-		}
-		p.acks <- a
-	}
-}
-
-// resend gives the batches in flight to a new owner, under their numbers; those kept by a renewed session get new numbers.
-func (p *pump) resend(ctx context.Context) error {
-	for _, o := range p.s.inflight {
-		if p.s.renewed {
-			p.s.seq++
-			if err := o.restamp(p.s.id, p.s.seq); err != nil {
-				return err
-			}
-		}
-		if err := p.transmit(ctx, o); err != nil {
-			return err
-		}
-	}
-	p.s.renewed = false
-	return nil
-}
-
-// send sends what may be sent: within the window, and while there is credit. One batch may overdraw the credit, so that a
-// large event passes a small window.
-func (p *pump) send(ctx context.Context) error {
-	for p.credit > 0 && len(p.s.inflight) < maxInflight {
-		o := p.s.next()
-		if o == nil {
-			return nil
-		}
-		if err := o.seal(p.s.id, p.s.seq+1); err != nil {
-			p.s.dropLast(err)
-			continue
-		}
-		p.s.seq++
-		if err := p.transmit(ctx, o); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// dropLast fails the batch just taken, which could not be encoded.
-func (s *session) dropLast(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	last := len(s.inflight) - 1
-	s.inflight[last].fail(err)
-	s.inflight = s.inflight[:last]
-}
-
-func (p *pump) transmit(ctx context.Context, o *outBatch) error {
-	o.sends++
-	p.credit -= int64(len(o.frame))
-	return p.st.Send(ctx, o.frame)
-}
-
-// handle takes one answer. Answers come in order.
-func (p *pump) handle(a *publishAck) error {
-	s := p.s
-	p.credit += a.Credit
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if a.Accepted {
-		for _, o := range s.inflight {
-			if o.seq == a.Seq {
-				o.accepted()
-			}
-		}
-		return nil
-	}
-	if len(s.inflight) == 0 || s.inflight[0].seq != a.Seq {
-		return wire.Errorf(wire.KindInternal, "", "owner answered batch %d out of turn", a.Seq)
-	}
-	if a.Err != nil {
-		return a.Err
-	}
-	s.inflight[0].finish(s.part, a)
-	s.inflight = s.inflight[1:]
-	return nil
 }
