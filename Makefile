@@ -51,6 +51,10 @@ bench-peers: build ## the same load on three Skein nodes and on three NATS serve
 	cd testnet/bench && $(GO) build -o ../../bin/ ./cmd/...
 	./bin/bench-peers -skein $(BIN) -natsd ./bin/natsd -pairs $(PAIRS) -rows '$(ROWS)' $(if $(OUT),-out $(OUT))
 
+.PHONY: chaos
+chaos: build ## kill, cut off and heal real meshes for some minutes, with figures; SEED=n repeats a run's choices
+	SKEIN_CHAOS=long SKEIN_CHAOS_BINARY=$(CURDIR)/$(BIN) SKEIN_CHAOS_SEED=$(SEED) $(GO) test -count=1 -timeout 30m -v ./testnet/chaos
+
 .PHONY: demo
 demo: build ## three nodes, keyed orders, the busiest owner killed in the middle, a verdict; INPUT=file KEY_REGEX=re for your own lines
 	$(GO) run ./testnet/demo -skein ./$(BIN)

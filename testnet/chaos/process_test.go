@@ -31,7 +31,7 @@ func newProcess(t *testing.T, dir, name string, args ...string) *process {
 		p.kill()
 		if t.Failed() {
 			lines := strings.Split(p.logged(), "\n")
-			t.Logf("last lines of %s:\n%s", name, strings.Join(lines[max(0, len(lines)-25):], "\n"))
+			t.Logf("last lines of %s:\n%s", name, strings.Join(lines[max(0, len(lines)-12):], "\n"))
 		}
 	})
 	return p

@@ -71,9 +71,12 @@ func skein(t *testing.T) string {
 // long says that the run may take minutes.
 func long() bool { return os.Getenv("SKEIN_CHAOS") == "long" }
 
-// seed is the given one, or a new one; a failed test prints how to use it again.
+// seed begins a test: it is the given one, or a new one, and a failed test prints how to use it again. Short tests share the host.
 func seed(t *testing.T) uint64 {
 	t.Helper()
+	if !long() {
+		t.Parallel() // most of the time goes by waiting; measured runs have the host for themselves
+	}
 	n := rand.Uint64N(1_000_000)
 	if given := os.Getenv("SKEIN_CHAOS_SEED"); given != "" {
 		var err error
@@ -99,8 +102,8 @@ func startMesh(t *testing.T, o dev.Options) *dev.Mesh {
 	}
 	var m *dev.Mesh
 	var err error
-	for range 20 { // somebody else may take the ports between the look and the start
-		o.BasePort = 21000 + 10*rand.IntN(290)
+	for range 20 {
+		o.BasePort = ports.next()
 		if m, err = dev.Start(o); err == nil {
 			break
 		}
@@ -118,6 +121,20 @@ func startMesh(t *testing.T, o dev.Options) *dev.Mesh {
 	})
 	waitWhole(t, m)
 	return m
+}
+
+// ports gives out ranges for meshes of three: one after the other, since meshes of one run start at the same time, from a random place,
+// since several runs may. The range ends below the ports that kernels hand out by themselves.
+var ports portRange
+
+type portRange struct {
+	once  sync.Once
+	count atomic.Int64
+}
+
+func (p *portRange) next() int {
+	p.once.Do(func() { p.count.Store(rand.Int64N(72)) })
+	return 21000 + 40*int(p.count.Add(1)%72)
 }
 
 func dataDir(t *testing.T) string {
@@ -155,7 +172,7 @@ func tellLogs(t *testing.T, m *dev.Mesh) {
 			continue
 		}
 		lines := strings.Split(strings.TrimSpace(string(data)), "\n")
-		t.Logf("last lines of %s:\n%s", m.Name(i), strings.Join(lines[max(0, len(lines)-25):], "\n"))
+		t.Logf("last lines of %s:\n%s", m.Name(i), strings.Join(lines[max(0, len(lines)-12):], "\n"))
 	}
 }
 
