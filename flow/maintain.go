@@ -46,6 +46,8 @@ func (b *Broker) maintainOne(ctx context.Context, g *replica.Group, p *partition
 			b.log.Error("a stream's config does not fit its partition", "group", g.Status().Group, "err", err)
 			return
 		}
+	} else if p.ClockDue(now) {
+		entry = partition.EncodeClock(nil, now) // nothing else tells a quiet partition that its window has passed
 	}
 	if entry == nil {
 		return

@@ -142,6 +142,7 @@ func (n *Node) openTransport() error {
 		Boot: n.data.id.Boot, Nonce: n.data.id.Nonce}
 	cfg.Credentials = cred
 	cfg.Network = n.network
+	cfg.SendQueueBytes = sendQueue
 	cfg.Logger, cfg.Registerer = n.log, n.registry
 	if n.peers, err = transport.New(cfg); err != nil {
 		return err
@@ -218,10 +219,12 @@ func (n *Node) openHost() (err error) {
 	cfg.Factories = map[replica.GroupKind]replica.Factory{
 		replica.KindCatalog: catalog.NewFactory(n.store, nil),
 		replica.KindPartition: partition.NewFactory(partition.Config{Dir: filepath.Join(n.data.path, "partitions"), Store: n.store,
-			Logger: n.log, Metrics: partition.NewMetrics(n.registry)}),
+			Logger: n.log, Metrics: partition.NewMetrics(n.registry), Limit: partition.NewNodeLimit(identityLimit),
+			Segments: log.SegmentConfig{Tails: log.NewTailBudget(tailBytes)}}),
 	}
 	cfg.Sender, cfg.Caller, cfg.Placement = raftSender{n.peers}, n.peers, n.dir
 	cfg.WantReplicas = wantReplicas
+	cfg.OutboxBytes = outboxBytes
 	cfg.TickInterval = n.cfg.Load().Raft.HeartbeatMS.Duration()
 	cfg.ElectionTicks = max(int(n.cfg.Load().Raft.ElectionMS/n.cfg.Load().Raft.HeartbeatMS), 2)
 	cfg.Logger, cfg.Registerer = n.log, n.registry

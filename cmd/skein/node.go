@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -111,6 +112,12 @@ func (p *process) runNode(ctx context.Context, cfg config.Config, sources config
 	}
 	stop := onHangup(func() { reload(n, &cfg, sources, level, logger) })
 	defer stop()
+	guard, endGuard := context.WithCancel(ctx)
+	var guarded sync.WaitGroup
+	budget := cfg.MemoryBudget
+	guarded.Go(func() { node.GuardHeap(guard, budget) })
+	defer guarded.Wait()
+	defer endGuard()
 	return n.Run(ctx)
 }
 
