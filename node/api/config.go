@@ -33,6 +33,7 @@ type Config struct {
 	MaxBodyBytes   int64 // largest body, compressed or not; default 32 MiB (max_body_bytes)
 	MaxEventBytes  int   // largest event value in bytes; default and upper bound 2 MiB: a stream's own limit is below it
 	MaxHeaderBytes int   // request line and headers; default 64 KiB
+	MaxConnections int   // open connections; default 16,384, further ones get 503 overloaded and are closed
 	MaxSubscribers int   // concurrent subscriptions; default 10,000, then 503 overloaded
 
 	ReadHeaderTimeout time.Duration // default 10 s
@@ -67,6 +68,7 @@ func (c Config) withDefaults() Config {
 	def(&c.MaxBodyBytes, 32<<20)
 	def(&c.MaxEventBytes, 2<<20)
 	def(&c.MaxHeaderBytes, 64<<10)
+	def(&c.MaxConnections, 16_384)
 	def(&c.MaxSubscribers, 10_000)
 	def(&c.ReadHeaderTimeout, 10*time.Second)
 	def(&c.IdleTimeout, 2*time.Minute)
@@ -102,7 +104,7 @@ func (c Config) Validate() error {
 	bad(c.MaxEventBytes < 1 || c.MaxEventBytes > 2<<20, "max_event_bytes: %d is not within 1 and 2 MiB", c.MaxEventBytes)
 	bad(c.PublishDeadline < 0 || c.PublishDeadline > c.MaxWait,
 		"publish_deadline_ms: %d is not within 1 and %d", c.PublishDeadline.Milliseconds(), c.MaxWait.Milliseconds())
-	bad(c.MinReadRate < 0 || c.MaxHeaderBytes < 0 || c.MaxSubscribers < 0 || c.ReadHeaderTimeout < 0 || c.IdleTimeout < 0 ||
+	bad(c.MinReadRate < 0 || c.MaxHeaderBytes < 0 || c.MaxConnections < 0 || c.MaxSubscribers < 0 || c.ReadHeaderTimeout < 0 || c.IdleTimeout < 0 ||
 		c.ReadGrace < 0 || c.MaxWait < 0 || c.SlowReader < 0 || c.Heartbeat < 0 || c.DrainTimeout < 0, "http: a limit is negative")
 	return errors.Join(errs...)
 }

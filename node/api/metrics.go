@@ -22,6 +22,8 @@ type metrics struct {
 	goneSlow   prometheus.Counter
 	overBudget prometheus.Counter
 
+	refusedConns prometheus.Counter
+
 	mu     sync.RWMutex
 	cached map[reqKey]prometheus.Counter
 }
@@ -32,7 +34,7 @@ type reqKey struct {
 	status int
 }
 
-func newMetrics(reg prometheus.Registerer, routes []*Route) *metrics {
+func newMetrics(reg prometheus.Registerer, routes []*Route, openConns func() int64) *metrics {
 	m := &metrics{cached: map[reqKey]prometheus.Counter{}, seconds: map[*Route]prometheus.Observer{},
 		published: map[string]prometheus.Counter{}, delivered: map[string]prometheus.Counter{}}
 	m.requests = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "skein_http_requests_total",
@@ -56,6 +58,10 @@ func newMetrics(reg prometheus.Registerer, routes []*Route) *metrics {
 		Help: "Subscriptions ended because one write took longer than the slow-reader limit."})
 	m.overBudget = prometheus.NewCounter(prometheus.CounterOpts{Name: "skein_http_body_budget_refused_total",
 		Help: "Requests refused because the memory for bodies was taken."})
+	conns := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "skein_http_connections",
+		Help: "Open connections, idle ones included."}, func() float64 { return float64(openConns()) })
+	m.refusedConns = prometheus.NewCounter(prometheus.CounterOpts{Name: "skein_http_connections_refused_total",
+		Help: "Connections closed at once because the node had as many as it takes."})
 	for _, o := range []string{"stored", "duplicate", "failed"} {
 		m.published[o] = published.WithLabelValues(o)
 	}
@@ -67,7 +73,7 @@ func newMetrics(reg prometheus.Registerer, routes []*Route) *metrics {
 		m.seconds[rt] = seconds.WithLabelValues(rt.Pattern)
 	}
 	if reg != nil {
-		reg.MustRegister(m.requests, seconds, inFlight, published, m.pubBytes, delivered, m.subs, m.blocked, m.goneSlow, m.overBudget)
+		reg.MustRegister(m.requests, seconds, inFlight, published, m.pubBytes, delivered, m.subs, m.blocked, m.goneSlow, m.overBudget, conns, m.refusedConns)
 	}
 	return m
 }

@@ -26,6 +26,7 @@ type Server struct {
 	reserveWait time.Duration
 	now         func() time.Time
 	subs        atomic.Int64
+	conns       connections
 	reqBase     string
 	reqSeq      atomic.Uint64
 
@@ -84,7 +85,8 @@ func New(cfg Config, dep Deps) (*Server, error) {
 	if s.router, err = newRouter(routes); err != nil {
 		return nil, fmt.Errorf("api: %w", err)
 	}
-	s.met = newMetrics(dep.Registerer, s.router.all)
+	s.met = newMetrics(dep.Registerer, s.router.all, s.conns.open.Load)
+	s.conns.most, s.conns.met = int64(cfg.MaxConnections), s.met
 	return s, nil
 }
 
@@ -101,6 +103,7 @@ func (s *Server) Run(ctx context.Context, ln net.Listener) error {
 		// Handlers that take longer move the deadline themselves; this one is for answers that nobody reads.
 		WriteTimeout:   s.cfg.MaxWait + 30*time.Second,
 		MaxHeaderBytes: s.cfg.MaxHeaderBytes,
+		ConnState:      s.conns.state,
 		ErrorLog:       slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	served := make(chan error, 1)

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -432,3 +433,53 @@ func ndjsonOf(n int, format string) string {
 }
 
 func (w *world) request() *http.Request { return httptest.NewRequest("POST", "http://localhost/", nil) }
+
+func TestConnectionsAboveTheBoundAreToldAndClosed(t *testing.T) {
+	w := newWorld(t, func(cfg *Config, _ *Deps) { cfg.MaxConnections = 2 })
+	ln, err := Listen(Config{Addr: "127.0.0.1:0"}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ran := make(chan error, 1)
+	go func() { ran <- w.s.Run(ctx, ln) }()
+	ask := func() (net.Conn, string) {
+		c, err := net.Dial("tcp", ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(c, "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		line, _ := bufio.NewReader(c).ReadString('\n') // empty where the reset overtook the answer
+		return c, line
+	}
+	first, _ := ask()
+	second, _ := ask()
+	third, answer := ask()
+	if answer != "" && !strings.Contains(answer, "503") {
+		t.Errorf("the third connection was answered %q", answer)
+	}
+	if page := w.do("GET", "/metrics", "").Body.String(); !strings.Contains(page, "skein_http_connections_refused_total 1") {
+		t.Error("the refusal is not counted")
+	}
+	_ = first.Close()
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		c, answer := ask()
+		_ = c.Close()
+		if strings.Contains(answer, "200") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("a closed connection makes no room")
+		}
+	}
+	_, _ = second.Close(), third.Close()
+	cancel()
+	if err := <-ran; err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(5 * time.Second); w.s.conns.open.Load() != 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d connections are still counted", w.s.conns.open.Load())
+		}
+	}
+}
