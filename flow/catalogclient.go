@@ -116,6 +116,16 @@ func (c *catalogClient) lookup(ctx context.Context, name string) (*catalog.Strea
 	return c.get(ctx, name)
 }
 
+// cachedStream is the definition that the cache holds, however old, or nil.
+func (c *catalogClient) cachedStream(name string) *catalog.Stream {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.cached[name]; e != nil {
+		return e.stream
+	}
+	return nil
+}
+
 // refresh asks again in the background; only a certain answer changes the cache.
 func (c *catalogClient) refresh(ctx context.Context, name string, e *cachedStream) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)

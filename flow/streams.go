@@ -142,3 +142,20 @@ func (b *Broker) info(s *catalog.Stream) StreamInfo {
 	}
 	return out
 }
+
+// OwnerName names the node believed to own a partition, from memory alone; "" where nothing is known. Safe for concurrent use.
+func (b *Broker) OwnerName(stream string, id ring.PartitionID) string {
+	s := b.catalog.cachedStream(stream)
+	if s == nil {
+		return ""
+	}
+	p, ok := s.Partition(id)
+	if !ok {
+		return ""
+	}
+	owner, ok := b.owners.guess(p.Group)
+	if !ok {
+		return ""
+	}
+	return b.cfg.Directory.Name(owner)
+}

@@ -26,15 +26,44 @@ func (d *directory) Owner(g ring.GroupID) (ring.NodeID, uint64, bool) {
 	return h.Owner, h.Term, ok
 }
 
-// Name is a member's name, or its id.
+// Name is a member's name, or its id. A member that is gone and whose name another one took over, as a wiped node does when it comes
+// back under a new id, is told apart by the beginning of its id: the copies that it held are not the newcomer's.
 func (d *directory) Name(n ring.NodeID) string {
 	if n == d.self {
 		return d.name
 	}
-	if m, ok := d.view().Member(n); ok && m.Name != "" {
-		return m.Name
+	v := d.view()
+	m, ok := v.Member(n)
+	if !ok || m.Name == "" {
+		return n.String()
 	}
-	return n.String()
+	if !m.Present() && (m.Name == d.name || d.takenOver(v, m)) {
+		return m.Name + "~" + n.String()[:8]
+	}
+	return m.Name
+}
+
+func (d *directory) takenOver(v *view.View, m view.Member) bool {
+	by, ok := v.ByName(m.Name)
+	return ok && by.ID != m.ID && by.Present()
+}
+
+// Addresses are where the transport finds the other members. One that is gone has none once another member listens there.
+func (d *directory) Addresses() map[ring.NodeID]string {
+	members := d.view().Members()
+	taken := map[string]bool{}
+	for _, m := range members {
+		if m.Present() {
+			taken[m.QUICAddr] = true
+		}
+	}
+	out := map[ring.NodeID]string{}
+	for _, m := range members {
+		if m.QUICAddr != "" && m.State != view.StateUnknown && (m.Present() || !taken[m.QUICAddr]) {
+			out[m.ID] = m.QUICAddr
+		}
+	}
+	return out
 }
 
 // Live lists the members held for alive.

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -33,11 +34,14 @@ type identity struct {
 	Nonce uint64 `json:"nonce"`
 }
 
-// dataDir is the opened, locked data directory.
+// dataDir is the opened, locked data directory. The node id, boot and nonce stay as they were at opening; the mesh changes under mu,
+// since gossip tells of it while the node already runs.
 type dataDir struct {
 	path string
-	id   identity
 	lock *os.File
+
+	mu sync.Mutex
+	id identity
 }
 
 // openDataDir locks the directory, reads or makes the identity, and counts this start.
@@ -126,8 +130,17 @@ func writeSynced(path string, b []byte) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// setMesh remembers the mesh that this node founded or joined.
+// founding reports whether a founding was begun here and not completed.
+func (d *dataDir) founding() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.id.Founding
+}
+
+// setMesh remembers the mesh that this node founded or joined. Safe for concurrent use.
 func (d *dataDir) setMesh(m ring.MeshID, founding bool) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.id.MeshID, d.id.Founding = m, founding
 	return d.save()
 }

@@ -91,12 +91,12 @@ func (p meshPages) judge(s *api.MeshSummary) {
 		s.Reasons = append(s.Reasons, fmt.Sprintf("%d partitions have no known owner", s.Ownerless))
 	}
 	if gone := s.Nodes - s.Alive - s.Suspect; gone > 0 {
-		s.Reasons = append(s.Reasons, fmt.Sprintf("%d of %d nodes are dead", gone, s.Nodes))
+		s.Reasons = append(s.Reasons, fmt.Sprintf("dead nodes: %d of %d", gone, s.Nodes))
 	}
 	if n := len(s.UnderReplicated); n > 0 {
 		s.Reasons = append(s.Reasons, fmt.Sprintf("%d partitions have fewer live copies than wanted", n))
 	}
-	if s.Alive+s.Suspect == 2 {
+	if s.Nodes == 2 && s.Alive+s.Suspect == 2 {
 		s.Reasons = append(s.Reasons, twoNodes)
 	}
 	switch {

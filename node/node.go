@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"golang.org/x/sys/unix"
 
 	"github.com/skeinmesh/skein/flow"
 	"github.com/skeinmesh/skein/flow/catalog"
@@ -197,7 +198,6 @@ func (n *Node) joinedMesh(m ring.MeshID) error {
 	}
 	n.meshID.Store(&m)
 	n.peers.SetMesh(m)
-	n.log.Info("joined the mesh", "mesh", m)
 	return nil
 }
 
@@ -225,8 +225,10 @@ func (n *Node) openHost() (err error) {
 	cfg.Sender, cfg.Caller, cfg.Placement = raftSender{n.peers}, n.peers, n.dir
 	cfg.WantReplicas = wantReplicas
 	cfg.OutboxBytes = outboxBytes
-	cfg.TickInterval = n.cfg.Load().Raft.HeartbeatMS.Duration()
-	cfg.ElectionTicks = max(int(n.cfg.Load().Raft.ElectionMS/n.cfg.Load().Raft.HeartbeatMS), 2)
+	// Two ticks a heartbeat: elections are spread twice as finely as owners speak, and quiet owners speak half as often.
+	raft := n.cfg.Load().Raft
+	cfg.TickInterval, cfg.HeartbeatTicks = raft.HeartbeatMS.Duration()/2, 2
+	cfg.ElectionTicks = max(int(2*raft.ElectionMS/raft.HeartbeatMS), 4)
 	cfg.Logger, cfg.Registerer = n.log, n.registry
 	n.host, err = replica.NewHost(cfg)
 	return err
@@ -290,12 +292,22 @@ func (n *Node) apiConfig() api.Config {
 		cfg.Identity.ID = n.data.id.NodeID
 	}
 	cfg.AutoCreate, cfg.Insecure = n.cfg.Load().AutoCreateStreams, n.cfg.Load().Insecure
+	cfg.MaxConnections = maxConnections()
 	cfg.MaxBodyBytes, cfg.PublishDeadline = n.cfg.Load().MaxBodyBytes, n.cfg.Load().PublishDeadlineMS.Duration()
 	return cfg
 }
 
+// maxConnections leaves half of the files that this process may open to the disk and to the other nodes; 0 is the API's default.
+func maxConnections() int {
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil || files.Cur/2 >= uint64(api.DefaultConfig().MaxConnections) {
+		return 0
+	}
+	return max(int(files.Cur/2), 1)
+}
+
 func (n *Node) openServer() (err error) {
-	n.server, err = api.New(n.apiConfig(), api.Deps{Publisher: n.broker, Subscriber: n.broker, Streams: n.broker, Mesh: meshPages{n},
+	n.server, err = api.New(n.apiConfig(), api.Deps{Publisher: n.broker, Subscriber: n.broker, Streams: n.broker, Mesh: meshPages{n}, Owner: n.broker.OwnerName,
 		Budget: credit.NewBudget(max(n.cfg.Load().MemoryBudget/4, 1<<20)), Log: n.log, Registerer: n.registry, Gatherer: n.registry})
 	return err
 }

@@ -17,7 +17,6 @@ import (
 
 // part is one running part of the node.
 type part struct {
-	name   string
 	cancel context.CancelFunc
 	ended  chan struct{}
 	err    error
@@ -32,32 +31,37 @@ type runner struct {
 // start runs fn until stop. A part that ends before is a failure of the node.
 func (r *runner) start(name string, fn func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &part{name: name, cancel: cancel, ended: make(chan struct{})}
+	p := &part{cancel: cancel, ended: make(chan struct{})}
 	r.parts = append(r.parts, p)
 	go func() {
 		defer close(p.ended)
-		p.err = fn(ctx)
-		if ctx.Err() == nil {
-			if p.err == nil {
-				p.err = errors.New("ended without being told to")
-			}
+		err := fn(ctx)
+		failed := ctx.Err() == nil
+		if failed && err == nil {
+			err = errors.New("ended without being told to")
+		}
+		if err != nil {
+			p.err = fmt.Errorf("%s: %w", name, err)
+		}
+		if failed {
 			select {
-			case r.failed <- fmt.Errorf("%s: %w", name, p.err):
+			case r.failed <- p.err:
 			default: // the first failure is the one to tell
 			}
 		}
 	}()
 }
 
-// stop ends all parts, the last one started first, and waits for each.
-func (r *runner) stop() error {
+// stop ends all parts, the last one started first, and waits for each. What was told already, the failure that made the node stop, is
+// not told again.
+func (r *runner) stop(told error) error {
 	var errs []error
 	for i := len(r.parts) - 1; i >= 0; i-- {
 		p := r.parts[i]
 		p.cancel()
 		<-p.ended
-		if p.err != nil && !errors.Is(p.err, context.Canceled) {
-			errs = append(errs, fmt.Errorf("%s: %w", p.name, p.err))
+		if p.err != nil && p.err != told && !errors.Is(p.err, context.Canceled) {
+			errs = append(errs, p.err)
 		}
 	}
 	return errors.Join(errs...)
@@ -86,16 +90,7 @@ func (n *Node) Run(ctx context.Context) error {
 	case failure = <-r.failed:
 		n.log.Error("the node must stop", "err", failure)
 	}
-	err := r.stop()
-	return errors.Join(failure, dropSame(err, failure), n.Close())
-}
-
-// dropSame leaves out what was told already.
-func dropSame(err, told error) error {
-	if err != nil && told != nil && errors.Is(told, errors.Unwrap(err)) {
-		return nil
-	}
-	return err
+	return errors.Join(failure, r.stop(failure), n.Close())
 }
 
 // leave hands the partitions owned here to other replicas, so that a planned stop costs no election timeout.
@@ -165,41 +160,26 @@ const twoNodes = "two nodes: the loss of the node that holds a partition's only 
 // followView keeps the transport's peers in step with gossip, and warns of a mesh of two.
 func (n *Node) followView(ctx context.Context) error {
 	const settle = 30 * time.Second // most meshes of two are on their way to three
-	var twoSince time.Time
+	warn := time.NewTimer(settle)
+	defer warn.Stop()
+	warn.Stop()
+	two := false
 	for {
 		changed := n.gossip.Changed()
-		addrs := map[ring.NodeID]string{}
 		v := n.gossip.View()
-		for _, m := range v.Members() {
-			if m.QUICAddr != "" && m.State != view.StateUnknown {
-				addrs[m.ID] = m.QUICAddr
-			}
-		}
-		n.peers.SetPeers(addrs)
-		var warn <-chan time.Time
-		var timer *time.Timer
-		switch {
-		case v.CountPresent() != 2 || v.Len() > 2:
-			twoSince = time.Time{}
-		case twoSince.IsZero():
-			twoSince = time.Now()
-			fallthrough
-		default:
-			if left := settle - time.Since(twoSince); left > 0 {
-				timer = time.NewTimer(left)
-				warn = timer.C
-			}
+		n.peers.SetPeers(n.dir.Addresses())
+		if v.CountPresent() != 2 || v.Len() > 2 {
+			warn.Stop()
+			two = false
+		} else if !two {
+			warn.Reset(settle)
+			two = true
 		}
 		select {
 		case <-changed:
-		case <-warn:
+		case <-warn.C:
 			n.log.Warn(twoNodes)
 		case <-ctx.Done():
-		}
-		if timer != nil {
-			timer.Stop()
-		}
-		if ctx.Err() != nil {
 			return nil
 		}
 	}
@@ -277,7 +257,7 @@ func (n *Node) found(ctx context.Context) error {
 		n.meshID.Store(&m)
 		n.log.Info("founding a new mesh", "mesh", m, "cluster", n.cfg.Load().ClusterID)
 	}
-	if n.data.id.Founding {
+	if n.data.founding() {
 		for i := range catalogShards {
 			b := replica.Birth{Group: ring.CatalogGroup(n.mesh(), i), Kind: replica.KindCatalog, Self: 1,
 				Members: []replica.Member{{ID: 1, Node: n.data.id.NodeID}}}
