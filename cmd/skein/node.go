@@ -46,6 +46,9 @@ func (p *process) nodeCommand() *cobra.Command {
 			return usageError{err}
 		}
 		if printConfig {
+			for _, w := range cfg.Warnings {
+				fmt.Fprintf(p.err, "skein: warning: %s\n", w)
+			}
 			return cfg.Print(p.out)
 		}
 		return p.runNode(cmd.Context(), cfg, sources)

@@ -139,6 +139,7 @@ func (p *process) pub(cmd *cobra.Command, o *pubOptions, stream string, files []
 		RetryFor: o.retryFor, Done: state.Done, Lanes: o.lanesFor(ctx, c, stream, key != nil),
 		OnProgress: func(pr lines.Progress) { bar.draw(pr); keeper.keep(pr) },
 	}
+	keeper.begin(p.err, o.quiet)
 	progress, err := lines.Publish(ctx, c, cfg, inputs)
 	bar.clear()
 	if err != nil {
@@ -150,7 +151,7 @@ func (p *process) pub(cmd *cobra.Command, o *pubOptions, stream string, files []
 		}
 	}
 	if !o.quiet {
-		fmt.Fprintf(p.err, "%s; run %s\n", summary(progress, time.Since(bar.start)), state.Run)
+		fmt.Fprintln(p.err, summary(progress, time.Since(bar.start)))
 	}
 	return nil
 }
@@ -240,6 +241,16 @@ func (p *process) pubFailed(o *pubOptions, keeper *stateKeeper, pr lines.Progres
 		fmt.Fprintf(p.err, "skein: %d lines are stored; go on with the same command and --resume %s\n", pr.Lines, keeper.state.Run)
 	}
 	return errReported
+}
+
+// begin names the run and keeps it before the first line is sent: only so can a run be gone on with that was killed at any moment.
+func (k *stateKeeper) begin(w io.Writer, quiet bool) {
+	if !k.on {
+		return
+	}
+	if k.err = k.state.Save(k.dir); k.err == nil && !quiet {
+		fmt.Fprintf(w, "run %s; if it is cut short, go on with the same command and --resume %s\n", k.state.Run, k.state.Run)
+	}
 }
 
 // stateKeeper writes the watermarks at most once a second.
