@@ -24,6 +24,9 @@ func (p *Partition) Group() ring.GroupID { return p.group }
 // Spec is what the partition is, with its limits as they are now. Safe for any goroutine.
 func (p *Partition) Spec() Spec { return p.snapshot().spec }
 
+// WantReplicas is how many copies the stream's config asks for, as far as it is applied here. Safe for any goroutine.
+func (p *Partition) WantReplicas() int { return p.Spec().Replicas }
+
 // Next is the offset after the last event applied here. Safe for any goroutine.
 func (p *Partition) Next() uint64 { return p.snapshot().next }
 

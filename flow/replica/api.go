@@ -71,6 +71,11 @@ type StateMachine interface {
 	Destroy(b log.Batch) error
 }
 
+// Sizer is a StateMachine whose wanted number of copies is part of its state and may change. Called from the group's goroutine.
+type Sizer interface {
+	WantReplicas() int // below 1: as Config.WantReplicas says
+}
+
 // Checkpoint is a captured state on its way to another replica.
 type Checkpoint interface {
 	// WriteTo sends the state, then the bulk data the receiver lacks, as frames.

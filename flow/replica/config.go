@@ -20,7 +20,7 @@ type Config struct {
 	Sender    Sender
 	Caller    Caller
 	Placement Placement
-	// WantReplicas is how many copies a group wants; nil means 3 for every group.
+	// WantReplicas is how many copies a group wants whose state machine is no Sizer; nil means 3.
 	WantReplicas func(kind GroupKind, spec []byte) int
 
 	// TickInterval is the unit of raft's logical clock. Default 50 ms.

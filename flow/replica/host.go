@@ -264,7 +264,13 @@ func (h *Host) ownerChanged(s Status) {
 	}
 }
 
-func (h *Host) want(b Birth) int {
+// want is how many copies a group should have, where there are enough nodes.
+func (h *Host) want(b Birth, sm StateMachine) int {
+	if s, ok := sm.(Sizer); ok {
+		if n := s.WantReplicas(); n > 0 {
+			return n
+		}
+	}
 	if h.cfg.WantReplicas == nil {
 		return 3
 	}

@@ -70,7 +70,7 @@ func (g *Group) planTick() {
 func (g *Group) planInput(now time.Time) PlanInput {
 	members := g.st.members()
 	in := PlanInput{Self: g.birth.Self, Joint: len(g.st.conf.GetVotersOutgoing()) > 0, Pending: g.plan.pending,
-		Commit: g.commit.Load(), Want: g.h.want(g.birth), LastStep: g.plan.lastStep,
+		Commit: g.commit.Load(), Want: g.h.want(g.birth, g.sm), LastStep: g.plan.lastStep,
 		PreferHome: g.h.cfg.PreferHome, HomeAfter: g.h.cfg.HomeAfter}
 	nodes := make([]ring.NodeID, len(members))
 	g.loadProgress()
