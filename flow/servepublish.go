@@ -79,23 +79,23 @@ func (b *Broker) HandlePublish(ctx context.Context, from ring.NodeID, hello []by
 }
 
 func (s *served) serve(ctx context.Context) error {
-	reading, stop := context.WithCancel(ctx)
+	working, stop := context.WithCancel(ctx)
 	defer stop()
 	s.stop = stop
 	s.acks <- &publishAck{Credit: s.grant(0), Term: s.group.Status().Term}
 	var writer sync.WaitGroup
-	writer.Go(func() { _ = s.answer(ctx) }) // its error ends the session through end
-	err := s.read(reading)
+	writer.Go(func() { s.answer(ctx) })
+	err := s.read(ctx, working)
 	s.settle()
 	if r, ok := errors.AsType[*refusal](err); ok && !s.ended() {
-		// In turn, like any answer: the stream's own end may overtake what was sent before it, and then says nothing certain.
 		s.acks <- &publishAck{Seq: r.seq, Err: r.err}
+		s.end(r)
 	}
 	close(s.acks) // the reader has stopped and nothing is proposed any more: nobody sends
 	writer.Wait()
 	switch {
 	case s.ended():
-		return s.why
+		return s.farewell()
 	case errors.Is(err, io.EOF):
 		s.close()
 		return nil
@@ -103,8 +103,17 @@ func (s *served) serve(ctx context.Context) error {
 	return err
 }
 
-// read takes batches until the stream or the ownership ends.
-func (s *served) read(ctx context.Context) error {
+// farewell is how the stream ends once the session has: without an error after a refusal, for the last answer says it all, and
+// an error may overtake the answers before it.
+func (s *served) farewell() error {
+	if _, answered := errors.AsType[*refusal](s.why); answered {
+		return nil
+	}
+	return s.why
+}
+
+// read takes batches until the stream or the ownership ends. working ends with the session.
+func (s *served) read(ctx, working context.Context) error {
 	for {
 		frame, err := s.st.Recv(ctx)
 		if err != nil {
@@ -112,12 +121,10 @@ func (s *served) read(ctx context.Context) error {
 		}
 		select {
 		case s.slots <- struct{}{}:
-		case <-s.gone:
-			return s.why
-		case <-ctx.Done():
-			return ctx.Err()
+		case <-working.Done():
+			return working.Err()
 		}
-		if err := s.take(ctx, frame); err != nil {
+		if err := s.take(working, frame); err != nil {
 			<-s.slots
 			return err
 		}
@@ -215,7 +222,7 @@ func (s *served) outcome(seq uint64, size int64, out replica.Outcome) {
 	}
 	s.acks <- &publishAck{slot: true, Seq: seq, Credit: credit, Base: res.Base, Stamp: res.Stamp, Copies: out.Copies, Dups: res.Dups, Err: res.Err}
 	if res.Err != nil {
-		s.end(res.Err)
+		s.end(&refusal{seq, res.Err})
 	}
 }
 
@@ -254,23 +261,51 @@ func (s *served) ended() bool {
 	}
 }
 
-// answer writes answers until acks is closed, and frees the slot of each batch answered. After a failed write it only frees.
-func (s *served) answer(ctx context.Context) (failed error) {
-	for a := range s.acks {
-		if failed == nil {
-			var b []byte
-			if b, failed = a.encode(); failed == nil {
-				failed = s.st.Send(ctx, b)
+// answer writes answers until acks is closed, and frees the slot of each batch answered. When the session ends it writes those
+// that are due, then ends the stream, which wakes the reader; whatever comes later only frees its slot.
+func (s *served) answer(ctx context.Context) {
+	gone, over := s.gone, false
+	write := func(a *publishAck) {
+		if !over {
+			b, err := a.encode()
+			if err == nil {
+				err = s.st.Send(ctx, b)
 			}
-			if failed != nil {
-				s.end(failed)
+			if err != nil {
+				s.end(err)
+				over = true
 			}
 		}
 		if a.slot {
 			<-s.slots
 		}
 	}
-	return failed
+	for {
+		select {
+		case a, ok := <-s.acks:
+			if !ok {
+				return
+			}
+			write(a)
+		case <-gone:
+			for len(s.acks) > 0 {
+				if a, ok := <-s.acks; ok {
+					write(a)
+				}
+			}
+			gone, over = nil, true
+			s.hangUp()
+		}
+	}
+}
+
+// hangUp ends the stream behind the last answer.
+func (s *served) hangUp() {
+	err := s.farewell()
+	if err == nil {
+		_ = s.st.CloseSend() // it fails when the peer is gone already
+	}
+	_ = s.st.Close(err)
 }
 
 // close forgets the session in the replicated state; it would expire anyway.

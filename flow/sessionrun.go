@@ -16,11 +16,11 @@ import (
 func (s *session) run(life context.Context) {
 	defer s.retire()
 	for {
-		if s.idle() && !s.waitForWork(life) {
+		if s.idle() && !s.waitForWork(life) || s.ended(life) {
 			return
 		}
-		if s.ended(life) {
-			return
+		if s.idle() {
+			continue
 		}
 		hinted := false
 		err := s.attempt(life, &hinted)
@@ -91,10 +91,10 @@ func (s *session) waitForWork(life context.Context) bool {
 		return true // ended says the rest
 	case <-t.C:
 	}
-	// Broker.session checks retired under the same lock.
+	// Broker.session checks retired and counts users under the same lock, so no event slips in between.
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
-	if !s.idle() {
+	if s.users > 0 || !s.idle() {
 		return true
 	}
 	s.retired = true

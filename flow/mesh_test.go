@@ -1,0 +1,449 @@
+package flow
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/skeinmesh/skein/flow/batch"
+	"github.com/skeinmesh/skein/flow/catalog"
+	"github.com/skeinmesh/skein/flow/credit"
+	"github.com/skeinmesh/skein/flow/log/logtest"
+	"github.com/skeinmesh/skein/flow/partition"
+	"github.com/skeinmesh/skein/flow/replica"
+	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/transport/wire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// mesh is a few nodes, each a broker and the host of its replicas, joined in memory.
+type mesh struct {
+	t     *testing.T
+	id    ring.MeshID
+	nodes []*node
+	tune  func(*Config)
+
+	mu    sync.Mutex
+	cut   map[int]bool // nodes that reach nobody but themselves
+	pipes map[*pipe][2]int
+}
+
+// node is one of them; its disk outlives it.
+type node struct {
+	m    *mesh
+	i    int
+	id   ring.NodeID
+	dir  string
+	disk *logtest.Disk
+
+	up      bool // under mesh.mu
+	full    atomic.Bool
+	host    *replica.Host
+	broker  *Broker
+	cancel  context.CancelFunc
+	life    context.Context
+	running sync.WaitGroup // host and broker
+	serving sync.WaitGroup // handlers
+	files   []io.Closer
+}
+
+// inMesh runs fn in a mesh of n nodes, under a clock of its own.
+func inMesh(t *testing.T, n int, tune func(*Config), fn func(t *testing.T, m *mesh)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		m := &mesh{t: t, id: ring.MeshID{7}, tune: tune, cut: map[int]bool{}, pipes: map[*pipe][2]int{}}
+		for i := range n {
+			m.nodes = append(m.nodes, &node{m: m, i: i, id: ring.NodeID{0xaa, 15: byte(i + 1)}, dir: t.TempDir(),
+				disk: logtest.NewDisk(logtest.Config{})})
+		}
+		defer func() {
+			for _, nd := range m.nodes {
+				nd.stop()
+			}
+		}()
+		for _, nd := range m.nodes {
+			nd.start()
+		}
+		m.found()
+		fn(t, m)
+	})
+}
+
+func (m *mesh) found() {
+	b := replica.Birth{Group: ring.CatalogGroup(m.id, 0), Kind: replica.KindCatalog}
+	for i, nd := range m.nodes {
+		b.Members = append(b.Members, replica.Member{ID: ring.ReplicaID(i + 1), Node: nd.id})
+	}
+	for i, nd := range m.nodes {
+		b.Self = ring.ReplicaID(i + 1)
+		if err := nd.host.Create(m.t.Context(), b); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+}
+
+func (nd *node) start() {
+	journal, store := nd.disk.OpenJournal(), nd.disk.OpenStore()
+	nd.files = []io.Closer{journal, store}
+	peers := &fakePeers{nd}
+	logger := slog.New(slog.DiscardHandler)
+	cfg := replica.DefaultConfig()
+	cfg.Self, cfg.Journal, cfg.Store, cfg.Sender, cfg.Caller, cfg.Placement = nd.id, journal, store, peers, peers, placement{nd.m}
+	cfg.TickInterval, cfg.PreferHome = 20*time.Millisecond, false
+	cfg.Factories = map[replica.GroupKind]replica.Factory{
+		replica.KindCatalog:   catalog.NewFactory(store, nil),
+		replica.KindPartition: partition.NewFactory(partition.Config{Dir: filepath.Join(nd.dir, "p"), Store: store}),
+	}
+	cfg.WantReplicas = func(_ replica.GroupKind, spec []byte) int {
+		if s, err := partition.ParseSpec(spec); err == nil && s.Replicas > 0 {
+			return s.Replicas
+		}
+		return 3
+	}
+	var err error
+	if nd.host, err = replica.NewHost(cfg); err != nil {
+		nd.m.t.Fatal(err)
+	}
+	bc := Config{Self: nd.id, Mesh: func() ring.MeshID { return nd.m.id }, CatalogShards: 1, Peers: peers, Groups: nd.host,
+		Directory: directory{nd}, PublishBudget: credit.NewBudget(8 << 20), OwnerBudget: credit.NewBudget(8 << 20),
+		ReadBudget: credit.NewBudget(8 << 20), DiskFull: nd.full.Load, Logger: logger}
+	if nd.m.tune != nil {
+		nd.m.tune(&bc)
+	}
+	if nd.broker, err = NewBroker(bc); err != nil {
+		nd.m.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	nd.cancel = cancel
+	nd.running.Go(func() { nd.run(nd.host.Run, ctx) })
+	nd.running.Go(func() { nd.run(nd.broker.Run, ctx) })
+	<-nd.host.Ready()
+	nd.m.mu.Lock()
+	nd.life, nd.up = ctx, true
+	nd.m.mu.Unlock()
+}
+
+func (nd *node) run(fn func(context.Context) error, ctx context.Context) {
+	if err := fn(ctx); err != nil {
+		nd.m.t.Errorf("node %d: %v", nd.i, err)
+	}
+}
+
+// stop ends the node; what it did not sync stays on its disk.
+func (nd *node) stop() {
+	nd.m.mu.Lock()
+	up := nd.up
+	nd.up = false
+	nd.m.mu.Unlock()
+	if !up {
+		return
+	}
+	nd.m.sever(nd.i, errGone)
+	nd.cancel()
+	nd.running.Wait()
+	nd.serving.Wait()
+	for _, f := range nd.files {
+		_ = f.Close()
+	}
+}
+
+// isolate cuts a node off, or heals it.
+func (m *mesh) isolate(i int, on bool) {
+	m.mu.Lock()
+	m.cut[i] = on
+	m.mu.Unlock()
+	if on {
+		m.sever(i, errGone)
+	}
+}
+
+var errGone = &wire.Error{Kind: wire.KindOutcomeUnknown, Code: wire.CodeOutcomeUnknown, Detail: "the connection was lost"}
+
+// sever breaks the streams between a node and all others.
+func (m *mesh) sever(i int, err error) {
+	m.mu.Lock()
+	var broken []*pipe
+	for p, ends := range m.pipes {
+		if ends[0] != ends[1] && (ends[0] == i || ends[1] == i) {
+			broken = append(broken, p)
+		}
+	}
+	m.mu.Unlock()
+	for _, p := range broken {
+		p.sever(err)
+	}
+}
+
+// reach gives the node with an id if messages from node i reach it.
+func (m *mesh) reach(i int, to ring.NodeID) (*node, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.nodes[i].up {
+		return nil, false
+	}
+	for j, nd := range m.nodes {
+		if nd.id == to {
+			return nd, nd.up && (i == j || !m.cut[i] && !m.cut[j])
+		}
+	}
+	return nil, false
+}
+
+// serve runs a handler on the node; false when it is down.
+func (nd *node) serve(fn func(ctx context.Context)) bool {
+	nd.m.mu.Lock()
+	defer nd.m.mu.Unlock()
+	if !nd.up {
+		return false
+	}
+	life := nd.life
+	nd.serving.Go(func() { fn(life) })
+	return true
+}
+
+// fakePeers is the transport of one node.
+type fakePeers struct{ nd *node }
+
+func (p *fakePeers) Send(to ring.NodeID, _ wire.Class, body []byte) bool {
+	nd, ok := p.nd.m.reach(p.nd.i, to)
+	if ok {
+		nd.host.HandleRaft(p.nd.id, slices.Clone(body))
+	}
+	return ok
+}
+
+func unreachable(to ring.NodeID) error {
+	return &wire.Error{Kind: wire.KindUnavailable, Detail: fmt.Sprintf("node %s cannot be reached", to)}
+}
+
+func (p *fakePeers) Call(ctx context.Context, to ring.NodeID, _ wire.Class, m wire.Method, body []byte) ([]byte, error) {
+	nd, ok := p.nd.m.reach(p.nd.i, to)
+	if !ok {
+		return nil, unreachable(to)
+	}
+	handlers := map[wire.Method]wire.RequestHandler{
+		wire.MethodBirth: nd.host.HandleBirth, wire.MethodCatalog: nd.broker.HandleCatalog, wire.MethodPartition: nd.broker.HandlePartition,
+		wire.MethodFounding: func(ctx context.Context, _ ring.NodeID, body []byte) ([]byte, error) {
+			var b replica.Birth
+			if err := wire.Unmarshal(body, &b); err != nil {
+				return nil, err
+			}
+			return nil, nd.host.Create(ctx, b)
+		},
+	}
+	type answer struct {
+		body []byte
+		err  error
+	}
+	done := make(chan answer, 1)
+	body = slices.Clone(body)
+	if !nd.serve(func(life context.Context) {
+		hctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(life, cancel)()
+		b, err := handlers[m](hctx, p.nd.id, body)
+		done <- answer{b, err}
+	}) {
+		return nil, unreachable(to)
+	}
+	select {
+	case a := <-done:
+		if _, still := p.nd.m.reach(p.nd.i, to); !still {
+			return nil, errGone
+		}
+		if a.err != nil {
+			return nil, wire.AsError(a.err)
+		}
+		return a.body, nil
+	case <-ctx.Done():
+		return nil, &wire.Error{Kind: wire.KindOutcomeUnknown, Code: wire.CodeOutcomeUnknown, Err: ctx.Err()}
+	}
+}
+
+func (p *fakePeers) Open(ctx context.Context, to ring.NodeID, _ wire.Class, m wire.Method, hello []byte) (wire.Stream, error) {
+	nd, ok := p.nd.m.reach(p.nd.i, to)
+	if !ok {
+		return nil, unreachable(to)
+	}
+	handler := map[wire.Method]wire.StreamHandler{wire.MethodPublish: nd.broker.HandlePublish, wire.MethodSubscribe: nd.broker.HandleSubscribe,
+		wire.MethodSnapshot: nd.host.HandleSnapshot}[m]
+	near, far := newPipe()
+	p.nd.m.mu.Lock()
+	p.nd.m.pipes[near] = [2]int{p.nd.i, nd.i}
+	p.nd.m.mu.Unlock()
+	hello = slices.Clone(hello)
+	if !nd.serve(func(life context.Context) {
+		hctx, cancel := context.WithCancel(life)
+		defer cancel()
+		defer context.AfterFunc(near.gone, cancel)()
+		if err := handler(hctx, p.nd.id, hello, far); err != nil {
+			_ = far.Close(err)
+		} else {
+			_ = far.CloseSend()
+		}
+		p.nd.m.mu.Lock()
+		delete(p.nd.m.pipes, near)
+		p.nd.m.mu.Unlock()
+	}) {
+		return nil, unreachable(to)
+	}
+	return near, nil
+}
+
+// directory believes what the nodes that this one reaches say of themselves.
+type directory struct{ nd *node }
+
+func (d directory) Owner(g ring.GroupID) (owner ring.NodeID, term uint64, ok bool) {
+	for _, other := range d.nd.m.nodes {
+		if _, reached := d.nd.m.reach(d.nd.i, other.id); !reached || other == d.nd {
+			continue
+		}
+		if lg, here := other.host.Group(g); here {
+			if st := lg.Status(); st.Role == replica.RoleOwner && st.Ready && st.Term > term {
+				owner, term, ok = other.id, st.Term, true
+			}
+		}
+	}
+	return owner, term, ok
+}
+
+func (d directory) Name(n ring.NodeID) string { return fmt.Sprintf("n%d", n[15]-1) }
+
+func (d directory) Live() (out []ring.NodeID) {
+	for _, other := range d.nd.m.nodes {
+		if _, ok := d.nd.m.reach(d.nd.i, other.id); ok {
+			out = append(out, other.id)
+		}
+	}
+	return out
+}
+
+func (d directory) Replicas(g ring.GroupID, n int) (out []ring.NodeID) {
+	live := d.Live()
+	for i := range min(n, len(live)) {
+		out = append(out, live[(int(g[0])+i)%len(live)])
+	}
+	return out
+}
+
+// placement leaves every group where it is.
+type placement struct{ m *mesh }
+
+func (placement) Desired(_ ring.GroupID, _ int, current []ring.NodeID) []ring.NodeID { return current }
+func (p placement) Alive(ring.NodeID) bool                                           { return true }
+
+// create makes a stream and waits until each partition has an owner.
+func (m *mesh) create(name string, cfg StreamConfig) StreamInfo {
+	m.t.Helper()
+	info, _, err := m.nodes[0].broker.Create(m.within(10*time.Second), name, cfg, CreateOrSame)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for i := range info.Partitions {
+		m.owner(info.Partitions[i].Group)
+	}
+	return info
+}
+
+// owner waits for a group's owner.
+func (m *mesh) owner(g ring.GroupID) *node {
+	m.t.Helper()
+	for range 1000 {
+		for _, nd := range m.nodes {
+			if nd.isUp() {
+				if lg, ok := nd.host.Group(g); ok && !m.isCut(nd.i) {
+					if st := lg.Status(); st.Role == replica.RoleOwner && st.Ready {
+						return nd
+					}
+				}
+			}
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	m.t.Fatalf("group %s has no owner", g)
+	return nil
+}
+
+func (nd *node) isUp() bool {
+	nd.m.mu.Lock()
+	defer nd.m.mu.Unlock()
+	return nd.up
+}
+
+func (m *mesh) isCut(i int) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.cut[i]
+}
+
+func (m *mesh) within(d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(m.t.Context(), d)
+	m.t.Cleanup(cancel)
+	return ctx
+}
+
+func event(key, value string) batch.Record {
+	return batch.Record{Key: []byte(key), HasKey: true, Value: []byte(value)}
+}
+
+// put publishes one event and wants it stored.
+func (m *mesh) put(i int, stream, key, value string) PublishResult {
+	m.t.Helper()
+	res, err := m.nodes[i].broker.Publish(m.within(10*time.Second), stream, []batch.Record{event(key, value)}, PublishOptions{})
+	if err != nil {
+		m.t.Fatalf("publish %s=%s on node %d: %v", key, value, i, err)
+	}
+	return res[0]
+}
+
+// readAll reads a stream to its end through node i.
+func (m *mesh) readAll(i int, stream string, req SubscribeRequest) []Event {
+	m.t.Helper()
+	req.UntilEnd = true
+	sub, err := m.nodes[i].broker.Subscribe(m.within(20*time.Second), stream, req)
+	if err != nil {
+		m.t.Fatalf("subscribe to %s on node %d: %v", stream, i, err)
+	}
+	defer sub.Close() //nolint:errcheck // it returns nil
+	return m.drain(sub, 0)
+}
+
+// drain reads until the end, or until n events came.
+func (m *mesh) drain(sub Subscription, n int) (out []Event) {
+	m.t.Helper()
+	ctx := m.within(20 * time.Second)
+	for n == 0 || len(out) < n {
+		c, err := sub.Next(ctx, 0)
+		if err != nil {
+			m.t.Fatalf("after %d events: %v", len(out), err)
+		}
+		for _, e := range c.Events {
+			e.Record = e.Record.Clone()
+			out = append(out, e)
+		}
+		if c.End {
+			return out
+		}
+	}
+	return out
+}
+
+func earliest() SubscribeRequest { return SubscribeRequest{From: Position{Kind: FromEarliest}} }
+
+func values(es []Event) (out []string) {
+	for i := range es {
+		out = append(out, string(es[i].Value))
+	}
+	return out
+}
