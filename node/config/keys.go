@@ -63,7 +63,7 @@ var table = []Key{
 	{Name: "auto_create_streams", Default: "false", Reload: true, Doc: "create a stream on its first publish instead of answering 404", field: func(c *Config) any { return &c.AutoCreateStreams }},
 
 	{Name: "raft.election_ms", Default: "500", Doc: "silence after which an owner is replaced, in ms (up to twice that); the same on all nodes", field: func(c *Config) any { return &c.Raft.ElectionMS }},
-	{Name: "raft.heartbeat_ms", Default: "50", Doc: "how often an owner shows that it lives, in ms", field: func(c *Config) any { return &c.Raft.HeartbeatMS }},
+	{Name: "raft.heartbeat_ms", Default: "100", Doc: "how often an owner shows that it lives, in ms", field: func(c *Config) any { return &c.Raft.HeartbeatMS }},
 	{Name: "publish_deadline_ms", Default: "10000", Reload: true, Doc: "how long a publish waits for room and for its copies, in ms, unless it says timeout_ms", field: func(c *Config) any { return &c.PublishDeadlineMS }},
 	{Name: "session_ms", Default: "60000", Doc: "how long a silent publish session is remembered, in ms", field: func(c *Config) any { return &c.SessionMS }},
 
