@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
+	"net/url"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -24,6 +27,7 @@ func TestKillsLoseNothing(t *testing.T) {
 	w := newWorld(t, m.Addresses(), 8)
 	l := w.startLoad(s, publishers, pace)
 	l.startReaders()
+	l.watchOwners()
 	rng := rand.New(rand.NewPCG(s, 1<<32))
 	for range rounds {
 		for _, node := range rng.Perm(m.Nodes()) {
@@ -39,6 +43,81 @@ func TestKillsLoseNothing(t *testing.T) {
 		waitWhole(t, m)
 	}
 	w.progress(5 * publishers)
+	l.stopPublishing()
+	ends := w.readBack()
+	l.finishReaders(ends)
+	for node := range m.Nodes() {
+		w.readAlone(m, node, ends)
+	}
+	noneEndedByItself(t, m)
+	w.verdict()
+}
+
+// readAlone reads everything from one replica, while no other node runs that it could ask.
+func (w *world) readAlone(m *dev.Mesh, node int, ends map[uint32]uint64) {
+	w.t.Helper()
+	signal := func(sig syscall.Signal) {
+		for other := range m.Nodes() {
+			if other == node {
+				continue
+			}
+			if err := m.Signal(other, sig); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+	}
+	signal(syscall.SIGSTOP)
+	defer signal(syscall.SIGCONT)
+	hc := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	reader, cursor, next := fmt.Sprintf("replica of node %d alone", node), "earliest", map[uint32]uint64{}
+	until(w.t, healWithin, func() error {
+		events, to, err := w.page(w.t.Context(), hc, node, url.Values{"from": {cursor}, "limit": {"10000"}})
+		if err != nil {
+			return err
+		}
+		cursor = to
+		for _, ev := range events {
+			w.read(reader, ev)
+			next[ev.Partition] = ev.Offset + 1
+		}
+		for p, end := range ends {
+			if next[p] < end {
+				return fmt.Errorf("partition %d reaches to offset %d of %d on the replica of node %d", p, next[p], end, node)
+			}
+		}
+		return nil
+	})
+	w.history.Final(reader)
+}
+
+// TestPausedOwnerIsFenced stops each node, without ending it, for longer than an election takes, and lets it go on as if nothing had
+// happened: what it then says as owner must not count.
+func TestPausedOwnerIsFenced(t *testing.T) {
+	s := seed(t)
+	m := startMesh(t, dev.Options{Nodes: 3})
+	w := newWorld(t, m.Addresses(), 8)
+	l := w.startLoad(s, 8, 20*time.Millisecond)
+	l.startReaders()
+	l.watchOwners()
+	rng := rand.New(rand.NewPCG(s, 3<<32))
+	rounds := 1
+	if long() {
+		rounds = 4
+	}
+	for range rounds {
+		for _, node := range rng.Perm(m.Nodes()) {
+			w.progress(100)
+			if err := m.Signal(node, syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			pause(t.Context(), 800*time.Millisecond+time.Duration(rng.IntN(2000))*time.Millisecond)
+			if err := m.Signal(node, syscall.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+		}
+		waitWhole(t, m)
+	}
+	w.progress(100)
 	l.stopPublishing()
 	l.finishReaders(w.readBack())
 	noneEndedByItself(t, m)

@@ -54,6 +54,7 @@ type load struct {
 	w       *world
 	enough  context.CancelFunc // publishers stop after what they are sending
 	publish *errgroup.Group
+	reading context.Context
 	leave   context.CancelFunc // readers stop
 	readers *errgroup.Group
 
@@ -67,7 +68,7 @@ func (w *world) startLoad(seed uint64, publishers int, pace time.Duration) *load
 	l := &load{w: w, publish: &errgroup.Group{}, readers: &errgroup.Group{}, next: map[string]map[uint32]uint64{}}
 	asking, enough := context.WithCancel(w.t.Context())
 	l.enough = enough
-	_, l.leave = context.WithCancel(w.t.Context())
+	l.reading, l.leave = context.WithCancel(w.t.Context())
 	for i := range publishers {
 		rng := rand.New(rand.NewPCG(seed, uint64(i)))
 		l.publish.Go(func() error { return w.publisher(asking, i, rng, pace) })
@@ -112,10 +113,30 @@ func (l *load) saw(reader string, ev envelope) {
 // startReaders starts two readers that go on over the deaths of nodes: one through the client's NDJSON subscription, one by pages of
 // JSON, each page from another node.
 func (l *load) startReaders() {
-	reading, leave := context.WithCancel(l.w.t.Context())
-	l.leave = leave
-	l.readers.Go(func() error { return l.followLines(reading, "lines") })
-	l.readers.Go(func() error { return l.turnPages(reading, "pages") })
+	l.readers.Go(func() error { return l.followLines(l.reading, "lines") })
+	l.readers.Go(func() error { return l.turnPages(l.reading, "pages") })
+}
+
+// watchOwners asks all nodes who owns what in which term, for as long as readers read: no term may have two owners.
+func (l *load) watchOwners() {
+	for node := range l.w.servers {
+		l.readers.Go(func() error {
+			c := l.w.only(node)
+			defer c.Close()
+			for l.reading.Err() == nil {
+				ctx, cancel := context.WithTimeout(l.reading, time.Second)
+				parts, err := c.Partitions(ctx, l.w.stream)
+				cancel()
+				for _, p := range parts {
+					if err == nil && p.Owner != "" {
+						l.w.history.Owned(ring.PartitionID(p.Partition), p.Term, p.Owner)
+					}
+				}
+				pause(l.reading, 50*time.Millisecond)
+			}
+			return nil
+		})
+	}
 }
 
 func (l *load) followLines(ctx context.Context, reader string) error {

@@ -82,9 +82,7 @@ func TestForeignEventSourceResumesOverADeadNode(t *testing.T) {
 	w := newWorld(t, m.Addresses(), 8)
 	l := w.startLoad(s, 6, 20*time.Millisecond)
 	source := &eventSource{servers: m.Addresses(), next: int(s % 3)}
-	reading, leave := context.WithCancel(t.Context())
-	l.leave = leave
-	l.readers.Go(func() error { return l.listen(reading, source, "event source") })
+	l.readers.Go(func() error { return l.listen(l.reading, source, "event source") })
 	deaths := 1
 	if long() {
 		deaths = 6
