@@ -33,6 +33,10 @@ race: ## run the concurrent packages' tests under the race detector
 	@if command -v $${CC:-cc} >/dev/null; then set -x; CGO_ENABLED=1 $(GO) test -race $(RACE); \
 	else echo "race: skipped, for the race detector needs a C compiler and there is none"; fi
 
+.PHONY: bounds
+bounds: ## the long version of testnet/bounds: slow readers, slow and failing disks, for about half an hour
+	SKEIN_BOUNDS=full $(GO) test -count=1 -timeout 90m -v ./testnet/bounds
+
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (default 10s) each
 	@set -e; grep -rlE '^func Fuzz' --include='*_test.go' . | xargs -n1 dirname | sort -u | while read -r dir; do \
