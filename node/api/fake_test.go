@@ -298,6 +298,9 @@ func (s *fakeSub) takeLocked(n int) []flow.Event {
 	for _, p := range slices.Sorted(maps.Keys(s.at.Next)) {
 		start := s.s.start[p]
 		for o := s.at.Next[p]; o-start < uint64(len(s.s.parts[p])); o++ {
+			if len(evs) >= 1000 { // real chunks are bounded too
+				break
+			}
 			if n > 0 && len(evs) >= n || s.req.UntilEnd && o >= s.end[p] {
 				break
 			}

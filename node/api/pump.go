@@ -17,6 +17,9 @@ const (
 	pieces     = 2        // one being written, one being filled
 	// settle is how long the status waits for the first events or the first error.
 	settle = 100 * time.Millisecond
+	// placeBytes is how much is sent at most before the place is told, although the source has not run dry: a reader that fails while it
+	// catches up must not begin again.
+	placeBytes = 256 << 10
 )
 
 // piece is encoded events on their way to the socket.
@@ -29,7 +32,8 @@ type piece struct {
 }
 
 // pump moves one subscription to one socket: a goroutine reads and encodes, the handler's writes. Both pass two buffers around: while
-// the socket blocks, the second fills, and then nothing is read. It flushes as soon as the reader has nothing ready.
+// the socket blocks, the second fills, and then nothing is read. It flushes as soon as
+// the reader has nothing ready, and at the latest after placeBytes.
 type pump struct {
 	c    *Call
 	p    readParams
@@ -43,6 +47,7 @@ type pump struct {
 	started bool   // the header was sent
 	cursor  string // after what was written so far
 	dirty   bool   // events were written since the last flush
+	since   int    // bytes written since the last flush
 }
 
 // framing is how a format wraps events.
@@ -177,6 +182,7 @@ func (m *pump) put(p piece) error {
 			return err
 		}
 		m.dirty = true
+		m.since += len(p.buf)
 		m.c.s.met.delivered[m.p.format].Add(float64(p.events))
 	}
 	if p.cursor != "" {
@@ -186,6 +192,9 @@ func (m *pump) put(p piece) error {
 		p.buf = nil // one large event must not be remembered for ever
 	}
 	m.free <- p.buf[:0]
+	if m.since >= placeBytes && p.cursor != "" {
+		return m.flush()
+	}
 	return nil
 }
 
@@ -203,7 +212,7 @@ func (m *pump) flush() error {
 	if !m.dirty {
 		return nil
 	}
-	m.dirty = false
+	m.dirty, m.since = false, 0
 	if b := m.form.flush(nil, m.cursor); len(b) > 0 {
 		if err := m.send(b); err != nil {
 			return err

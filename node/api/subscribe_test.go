@@ -94,6 +94,27 @@ func TestLinesCarryEnvelopesAndACursorAtEachFlush(t *testing.T) {
 	}
 }
 
+func TestReaderThatCatchesUpIsToldItsPlaceOnTheWay(t *testing.T) {
+	w := newWorld(t)
+	const events, each = 8000, 250 // some 2 MB, which the reader never waits for
+	w.seed("a", 1)
+	for range events / 1000 {
+		w.expect(200, "", "POST", "/v1/streams/a/events/batch?summary", ndjsonOf(1000, `{"n":%d,"pad":"`+strings.Repeat("x", each)+`"}`), "Content-Type: application/x-ndjson")
+	}
+	rec := w.do("GET", "/v1/streams/a/events?from=earliest&until=end", "")
+	places, longest, since := 0, 0, 0
+	for line := range strings.Lines(rec.Body.String()) {
+		since += len(line)
+		if strings.HasPrefix(line, `{"cursor":`) {
+			places, since = places+1, 0
+		}
+		longest = max(longest, since)
+	}
+	if most := placeBytes + 1000*(each+200); places < 4 || longest > most {
+		t.Errorf("%d places in %d bytes; %d bytes without one, at most %d are wanted", places, rec.Body.Len(), longest, most)
+	}
+}
+
 func TestSubscribeFilters(t *testing.T) {
 	w := newWorld(t)
 	w.seed("a", 40)
