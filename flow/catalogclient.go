@@ -2,10 +2,13 @@ package flow
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/skeinmesh/skein/flow/catalog"
+	"github.com/skeinmesh/skein/flow/replica"
 	"github.com/skeinmesh/skein/ring"
 	"github.com/skeinmesh/skein/transport/wire"
 )
@@ -46,6 +49,8 @@ const (
 	// answer, so that publishing goes on through a catalog failover. Partitions check everything themselves.
 	cacheFresh = 2 * time.Second
 	cacheStale = 10 * time.Minute
+	// lookupPatience is how long a lookup waits for the shard's owner before it takes the word of a replica here.
+	lookupPatience = time.Second
 )
 
 // catalogClient reads and changes the catalog through the shards' owners, and caches definitions for the hot path.
@@ -70,21 +75,41 @@ func (c *catalogClient) shardOf(name string) int {
 	return ring.CatalogShard(name, c.b.cfg.CatalogShards)
 }
 
-// ask sends a request to the owner of its shard. safe: it may be repeated when its outcome is unknown.
+// ask sends a request to the owner of its shard. safe: it may be repeated when its outcome is unknown. The outcome of a command
+// is unknown once that of any attempt is; a question has no outcome, only no answer.
 func (c *catalogClient) ask(ctx context.Context, req catalogRequest, safe bool) (resp catalogResponse, err error) {
 	body, err := wire.Marshal(&req)
 	if err != nil {
 		return resp, err
 	}
 	g := ring.CatalogGroup(c.b.cfg.Mesh(), req.Shard)
+	var unknown error
 	err = c.b.withOwner(ctx, g, nil, safe, func(ctx context.Context, owner ring.NodeID) error {
 		answer, err := c.b.cfg.Peers.Call(ctx, owner, wire.ClassControl, wire.MethodCatalog, body)
 		if err != nil {
+			if wire.KindOf(err) == wire.KindOutcomeUnknown {
+				unknown = err
+			}
 			return err
 		}
 		return wire.Unmarshal(answer, &resp)
 	})
+	switch {
+	case req.Op != opCatalogCommand:
+		err = noAnswer(g, err)
+	case unknown != nil && wire.KindOf(err) == wire.KindUnavailable:
+		err = &wire.Error{Kind: wire.KindOutcomeUnknown, Code: wire.CodeOutcomeUnknown, Err: errors.Join(err, unknown),
+			Detail: "the change was sent and not confirmed: it may or may not have been made; look before asking again"}
+	}
 	return resp, err
+}
+
+// noAnswer makes a lost answer to a question what it is: nobody with a quorum answered.
+func noAnswer(g ring.GroupID, err error) error {
+	if wire.KindOf(err) == wire.KindOutcomeUnknown {
+		return noOwner(g, errors.New(err.Error()))
+	}
+	return err
 }
 
 // get reads a definition from the shard's owner, past every write acknowledged before.
@@ -100,7 +125,8 @@ func (c *catalogClient) get(ctx context.Context, name string) (*catalog.Stream, 
 	return resp.Stream, nil
 }
 
-// lookup is get through the cache, for the hot path: at most cacheFresh old while the catalog answers.
+// lookup is get through the cache, for the hot path: at most cacheFresh old while the catalog answers. While it does not, a
+// replica of the shard here is asked: a node that is cut off goes on serving what it has.
 func (c *catalogClient) lookup(ctx context.Context, name string) (*catalog.Stream, error) {
 	now := time.Now()
 	c.mu.Lock()
@@ -113,7 +139,30 @@ func (c *catalogClient) lookup(ctx context.Context, name string) (*catalog.Strea
 		return e.stream, nil
 	}
 	c.mu.Unlock()
+	actx, cancel := context.WithTimeout(ctx, lookupPatience)
+	defer cancel()
+	s, err := c.get(actx, name)
+	if wire.KindOf(err) != wire.KindUnavailable {
+		return s, err
+	}
+	if s, ok := c.local(name); ok {
+		c.put(name, s)
+		return s, nil
+	}
 	return c.get(ctx, name)
+}
+
+// local looks a definition up in the shard's replica on this node; it may be old.
+func (c *catalogClient) local(name string) (*catalog.Stream, bool) {
+	g, ok := c.b.cfg.Groups.Group(ring.CatalogGroup(c.b.cfg.Mesh(), c.shardOf(name)))
+	if !ok || g.Status().Role == replica.RoleLearner {
+		return nil, false
+	}
+	shard, ok := g.StateMachine().(*catalog.Machine)
+	if !ok {
+		return nil, false
+	}
+	return shard.Get(name)
 }
 
 // cachedStream is the definition that the cache holds, however old, or nil.
@@ -179,13 +228,24 @@ func (c *catalogClient) forget(g ring.GroupID) {
 	}
 }
 
-// recheck asks for a definition again in the background: whoever finds no owner may be holding an old one.
-func (c *catalogClient) recheck(name string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if e := c.cached[name]; e != nil && !e.refreshing {
-		e.refreshing = c.b.spawn(func(life context.Context) { c.refresh(life, name, e) })
+// recheck asks in the background whether a group that has no owner still belongs to its stream, and ends its session if not.
+func (c *catalogClient) recheck(name string, g ring.GroupID) {
+	c.b.spawn(func(life context.Context) {
+		ctx, cancel := context.WithTimeout(life, 5*time.Second)
+		defer cancel()
+		if gone, _ := c.lost(ctx, name, g); gone { // without an answer nothing is certain
+			c.b.dropSession(g)
+		}
+	})
+}
+
+// lost asks whether a group belongs to its stream no more: the stream was deleted, and perhaps created again.
+func (c *catalogClient) lost(ctx context.Context, name string, g ring.GroupID) (bool, error) {
+	s, err := c.get(ctx, name)
+	if err != nil {
+		return wire.KindOf(err) == wire.KindNotFound, err
 	}
+	return !slices.ContainsFunc(s.Partitions, func(p catalog.Partition) bool { return p.Group == g }), nil
 }
 
 // command proposes a catalog command. It may be repeated: creation carries its incarnation id, updates their version.

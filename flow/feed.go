@@ -60,9 +60,21 @@ func (f *feed) run() {
 		}
 		f.sub.b.metrics.feedRetries.Inc()
 		f.tries++
+		if f.tries%8 == 4 && f.deleted(ctx) {
+			f.sub.chunks <- chunk{part: f.part.ID, err: streamNotFound(f.sub.stream.Name)}
+			return
+		}
 		d := min(retryFirst<<min(f.tries, 8), 4*retryCap)
 		_ = sleep(ctx, d/2+rand.N(d/2+1)) // the loop looks at ctx
 	}
+}
+
+// deleted asks the catalog whether the stream is gone: no replica would ever answer.
+func (f *feed) deleted(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	gone, _ := f.sub.b.catalog.lost(ctx, f.sub.stream.Name, f.part.Group) // without an answer nothing is certain
+	return gone
 }
 
 // final errors end the subscription: another replica would say the same.

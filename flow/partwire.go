@@ -75,7 +75,7 @@ func (b *Broker) askOwner(ctx context.Context, known []ring.NodeID, req partitio
 		}
 		return wire.Unmarshal(answer, &resp)
 	})
-	return resp, err
+	return resp, noAnswer(req.Group, err)
 }
 
 // A partition read on the wire. The reader opens a MethodSubscribe stream with subscribeHello; the replica sends frames of

@@ -29,7 +29,7 @@ func (s *session) run(life context.Context) {
 		}
 		s.b.log.Debug("publish session lost its owner", "stream", s.stream, "partition", s.part, "tries", s.tries, "err", err)
 		if s.tries%8 == 3 {
-			s.b.catalog.recheck(s.stream)
+			s.b.catalog.recheck(s.stream, s.group)
 		}
 		s.setState(false, err)
 		s.settle(err)

@@ -115,6 +115,9 @@ func (b *Broker) Delete(ctx context.Context, name string) error {
 		return err
 	}
 	_, err = b.catalog.command(ctx, name, catalog.DeleteStream{Name: name, ID: s.ID, NowMS: b.cfg.Now().UnixMilli()}, false)
+	if err == nil {
+		b.dropSessions(s)
+	}
 	return err
 }
 

@@ -262,8 +262,11 @@ func (h *Host) reconcile(gs log.GroupState, st *state) (log.GroupState, error) {
 
 // completeBulk gives the state machine entries whose bulk data a crash took.
 func (h *Host) completeBulk(sm StateMachine, gs log.GroupState, applied uint64) error {
-	from := max(sm.BulkIndex()+1, gs.First)
-	for from <= applied {
+	have := sm.BulkIndex()
+	if have >= applied {
+		return nil
+	}
+	for from := max(have+1, gs.First); from <= applied; {
 		es, err := h.cfg.Journal.Entries(gs.Group, from, applied+1, uint64(h.cfg.MaxApplyBytes))
 		if err != nil {
 			return fmt.Errorf("group %s: complete bulk data from %d: %w", gs.Group, from, err)
