@@ -1,10 +1,14 @@
 package gossip
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // trackedConn leaves the set of open connections when it is closed.
@@ -48,6 +52,28 @@ type clusterConn struct {
 	seen    []byte // the first bytes, until the label is known
 	decided bool
 	refused bool
+	held    int64 // bytes read, of an incoming stream
+}
+
+// maxHeld bounds what all incoming streams together have brought and memberlist may still hold: it collects an encrypted exchange whole, up to
+// 20 MiB, before it can tell a member from a stranger. A full exchange of the largest mesh is some 4 MiB.
+const maxHeld = 32 << 20
+
+var errHeld = errors.New("incoming gossip streams hold too many bytes")
+
+// hold counts bytes of an incoming stream in. memberlist reads and closes a stream in one goroutine, and so Close counts them out again.
+func (c *clusterConn) hold(n int) error {
+	if !c.inbound {
+		return nil
+	}
+	c.held += int64(n)
+	if c.t.held.Add(int64(n)) <= maxHeld {
+		return nil
+	}
+	if c.t.onExcess != nil {
+		c.t.onExcess()
+	}
+	return fmt.Errorf("%s: %w", c.RemoteAddr(), errHeld)
 }
 
 // labelMark is the first byte of a label header: mark, length, label.
@@ -55,6 +81,9 @@ const labelMark = 244
 
 func (c *clusterConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
+	if err := c.hold(n); err != nil {
+		return 0, err
+	}
 	if c.decided || n == 0 {
 		return n, err
 	}
@@ -76,8 +105,8 @@ func (c *clusterConn) decide() {
 	}
 	label := string(c.seen[2 : 2+int(c.seen[1])])
 	c.decided, c.seen = true, nil
-	if label == c.t.cluster {
-		return
+	if label == c.t.cluster || !isName(label) {
+		return // noise is memberlist's to refuse, and no cluster to tell an operator of
 	}
 	c.refused = true
 	if c.t.onOther != nil {
@@ -85,9 +114,15 @@ func (c *clusterConn) decide() {
 	}
 }
 
+func isName(s string) bool {
+	return utf8.ValidString(s) && strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) < 0
+}
+
 // Close first tells a refused dialer which cluster this is. It reads what the dialer still sends, for closing with unread
 // bytes would reset the connection and lose the answer; memberlist closes each connection in a goroutine of its own.
 func (c *clusterConn) Close() error {
+	c.t.held.Add(-c.held)
+	c.held = 0
 	if c.refused && c.inbound {
 		c.refused = false
 		_ = c.SetDeadline(time.Now().Add(time.Second))

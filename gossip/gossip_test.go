@@ -129,6 +129,23 @@ func TestLeavingIsToldFromDying(t *testing.T) {
 	}
 }
 
+// The race detector is what looks here: a node that leaves raises its flag first, so that two announcements meet.
+func TestLeavingMeetsAnotherAnnouncement(t *testing.T) {
+	nodes := mesh(t, 2, nil)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range 200 {
+			nodes[1].SetFlags(view.Flags(i%2) * view.Cordoned)
+			time.Sleep(50 * time.Microsecond)
+		}
+	}()
+	if err := nodes[1].Leave(time.Second); err != nil {
+		t.Error(err)
+	}
+	<-done
+}
+
 func TestCloseWithoutRunFreesThePort(t *testing.T) {
 	g, err := New(fastConfig("a"))
 	if err != nil {

@@ -31,7 +31,7 @@ func newMetrics(reg prometheus.Registerer, current func() *view.View) *metrics {
 		refused:     vec("refused_total", "Refusals of peers, by reason.", "reason"),
 		suspicions:  one("suspicions_total", "Times a member failed a probe of this node."),
 		refutes:     one("refutes_total", "Times that this node had to refute a suspicion; often means too little CPU."),
-		excessConns: one("excess_connections_total", "Connections closed at once because too many were open."),
+		excessConns: one("excess_connections_total", "Connections closed because too many were open, or brought too many bytes."),
 		joins:       vec("joins_total", "Tries of seed addresses, by result.", "result"),
 		sent:        vec("broadcasts_total", "Messages queued for spreading, own and relayed ones, by kind.", "kind"),
 	}

@@ -110,7 +110,7 @@ func (l *loop) run(ctx context.Context) error {
 			l.takeLocal(time.Now())
 		case <-l.g.announceCh:
 			// The timeout bounds only the wait for the news to be out, and this loop does not need to know: it is queued.
-			_ = l.lib.UpdateNode(time.Millisecond)
+			_ = l.g.say(l.lib, time.Millisecond)
 		case <-l.loadTimer.C:
 			l.sendLoad(time.Now())
 			l.loadTimer.Reset(l.loadPause())

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -49,6 +50,8 @@ type transport struct {
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{}
+
+	held atomic.Int64 // bytes that incoming streams have brought so far
 }
 
 var _ memberlist.NodeAwareTransport = (*transport)(nil)
