@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/skeinmesh/skein/flow/log"
 	"github.com/skeinmesh/skein/ring"
 	"github.com/skeinmesh/skein/transport/wire"
 )
@@ -186,11 +187,15 @@ func (h *Host) unregister(g *Group) {
 	h.metrics.groups.Dec()
 }
 
-// groupFailed is told when a replica stopped on its own. Errors of the journal end the host: the disk cannot be trusted.
+// groupFailed is told when a replica stopped on its own, its state machine closed. Errors of the journal end the host: the disk cannot
+// be trusted. A full disk passes.
 func (h *Host) groupFailed(g *Group, err error) {
 	h.unregister(g)
-	if errors.Is(err, errJournal) {
+	switch {
+	case errors.Is(err, errJournal):
 		h.fail(err)
+	case log.IsDiskFull(err):
+		h.reopenLater(g.birth)
 	}
 }
 

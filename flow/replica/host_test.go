@@ -345,6 +345,30 @@ func TestFailedStateMachineStopsOnlyItsReplica(t *testing.T) {
 	})
 }
 
+func TestReplicaThatMetAFullDiskComesBackWhenThereIsSpace(t *testing.T) {
+	inMesh(t, 3, func(m *mesh) {
+		g := testGroup(1)
+		m.found(g, 0, 1, 2)
+		m.propose(g, "a")
+		m.converge(g, 0, 1, 2)
+		n := m.nodes[(m.nodeOf(m.owner(g)).i+1)%3] // a follower
+		gr := m.group(n.i, g)
+		gr.post(func() {
+			gr.sm.(*recorder).fail = func(logEntry) error {
+				return &wire.Error{Kind: wire.KindUnavailable, Code: wire.CodeDiskFull}
+			}
+		})
+		m.propose(g, "b")
+		<-gr.Done()
+		m.propose(g, "c")
+		m.await("the replica again", func() bool { _, ok := n.host.Group(g); return ok })
+		m.propose(g, "d")
+		if got := m.converge(g, 0, 1, 2); len(got) != 4 {
+			t.Fatalf("%d values", len(got))
+		}
+	})
+}
+
 func TestMessagesOfAnotherNodeForAReplicaAreDropped(t *testing.T) {
 	g := &Group{st: state{nodes: map[ring.ReplicaID]ring.NodeID{1: {1}, 2: {2}}, lastID: 3}, strangers: map[ring.ReplicaID]ring.NodeID{}}
 	for _, c := range []struct {
