@@ -235,8 +235,8 @@ func (g *Gossip) Leave(timeout time.Duration) error {
 
 // say has the library announce this node anew, and waits until that is out, for timeout at most.
 func (g *Gossip) say(lib *memberlist.Memberlist, timeout time.Duration) error {
-	//g.sayMu.Lock()
-	//defer g.sayMu.Unlock()
+	g.sayMu.Lock()
+	defer g.sayMu.Unlock()
 	return lib.UpdateNode(timeout)
 }
 
