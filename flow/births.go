@@ -55,6 +55,7 @@ func (k *birthKeeper) run(ctx context.Context) error {
 
 // pushAll pushes the unconfirmed births of every shard owned here.
 func (k *birthKeeper) pushAll(ctx context.Context) {
+	alive := map[ring.GroupID]bool{}
 	for i := range k.b.cfg.CatalogShards {
 		g, err := k.b.localOwner(ring.CatalogGroup(k.b.cfg.Mesh(), i))
 		if err != nil {
@@ -67,12 +68,14 @@ func (k *birthKeeper) pushAll(ctx context.Context) {
 		term := g.Status().Term
 		var todo []replica.Birth
 		for _, birth := range shard.Births() {
+			alive[birth.Group] = true
 			if !k.confirmed.all(birth, term) {
 				todo = append(todo, birth)
 			}
 		}
 		k.push(ctx, todo, term)
 	}
+	k.confirmed.retain(alive) // a group born meanwhile is only told once more
 }
 
 // push tells each member of each birth to be born, several at once; it returns when all answered or timed out.

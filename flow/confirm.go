@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"maps"
 	"sync"
 
 	"github.com/skeinmesh/skein/flow/replica"
@@ -38,6 +39,13 @@ func (c *confirmations) has(g ring.GroupID, r ring.ReplicaID, term uint64) bool 
 	defer c.mu.Unlock()
 	cb := c.seen[g]
 	return cb != nil && cb.term == term && cb.members[r]
+}
+
+// retain forgets the groups that none of births is of.
+func (c *confirmations) retain(births map[ring.GroupID]bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.seen, func(g ring.GroupID, _ *confirmedBirth) bool { return !births[g] })
 }
 
 func (c *confirmations) all(b replica.Birth, term uint64) bool {

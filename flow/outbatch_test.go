@@ -229,3 +229,37 @@ func TestForgottenOutcomeEndsItsBatchAlone(t *testing.T) {
 		t.Errorf("answer out of turn: %v", err)
 	}
 }
+
+// scripted is a wire.Stream whose other end is a test.
+func scripted(t *testing.T) (st, far *pipe) {
+	st, far = newPipe()
+	t.Cleanup(func() { _ = far.Close(nil) })
+	return st, far
+}
+
+func TestOwnerThatFloodsWithAnswersIsLeft(t *testing.T) {
+	inMesh(t, 1, nil, func(t *testing.T, m *mesh) {
+		st, far := scripted(t)
+		s := newSession(m.nodes[0].broker, "orders", &catalog.Partition{})
+		p := pump{s: s, st: st, credit: 1, leave: func() {}, acks: make(chan *publishAck, 2), failed: make(chan error, 1)}
+		go func() {
+			a := publishAck{Seq: 9}
+			frame, _ := a.encode()
+			for far.Send(t.Context(), frame) == nil { // until the stream is closed
+			}
+		}()
+		if err := p.run(t.Context()); wire.KindOf(err) != wire.KindInternal {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestOwnerThatGrantsNonsenseIsLeft(t *testing.T) {
+	s := newSession(&Broker{}, "orders", &catalog.Partition{})
+	for _, n := range []int64{-1, 1 << 62} {
+		p := pump{s: s}
+		if err := p.handle(&publishAck{Credit: n}); wire.KindOf(err) != wire.KindInternal {
+			t.Errorf("credit %d: %v", n, err)
+		}
+	}
+}

@@ -245,3 +245,33 @@ func TestBatchesOfALostSessionAreNotGivenTwoNumbers(t *testing.T) {
 		}
 	})
 }
+
+// A dead owner's connection takes nothing more: the session must notice its successor while it blocks.
+func TestSessionThatBlocksInSendLeavesForTheNextOwner(t *testing.T) {
+	inMesh(t, 3, nil, func(t *testing.T, m *mesh) {
+		info := m.create("orders", StreamConfig{Partitions: 1})
+		g := info.Partitions[0].Group
+		owner := m.owner(g)
+		other := m.nodes[(owner.i+1)%3]
+		m.put(other.i, "orders", "k", "0-0")
+		s := m.onlySession(other.i)
+		st, far := scripted(t)
+		for range laneFrames { // nobody reads
+			if err := st.Send(t.Context(), []byte{0}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_ = far
+		m.isolate(owner.i, true)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		p := pump{s: s, st: st, owner: owner.id, leave: cancel}
+		begin := time.Now()
+		if err := p.transmit(ctx, &outBatch{frame: []byte{1}}); err == nil {
+			t.Error("a stream that nobody reads took a batch")
+		}
+		if d := time.Since(begin); d > 3*time.Second {
+			t.Errorf("left after %v", d)
+		}
+	})
+}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/skeinmesh/skein/flow/credit"
 	"github.com/skeinmesh/skein/ring"
 	"github.com/skeinmesh/skein/transport/wire"
 )
@@ -15,6 +16,7 @@ type pump struct {
 	s      *session
 	st     wire.Stream
 	owner  ring.NodeID
+	leave  func() // ends the connection
 	credit int64
 	acks   chan *publishAck // never full: bounded by what is in flight
 	failed chan error
@@ -140,7 +142,11 @@ func (p *pump) receive(ctx context.Context) {
 			p.failed <- err
 			return
 		}
-		p.acks <- a
+		select {
+		case p.acks <- a:
+		case <-ctx.Done(): // an owner that answers more than it was asked is not listened to for ever
+			return
+		}
 	}
 }
 
@@ -181,16 +187,22 @@ func (p *pump) send(ctx context.Context) error {
 	return nil
 }
 
+// transmit sends one batch. To an owner that is dead it blocks once enough is under way: it ends when another is known.
 func (p *pump) transmit(ctx context.Context, o *outBatch) error {
 	o.sent = true
 	p.credit -= int64(len(o.frame))
+	watch := p.s.b.watchOwner(p.s.group, p.owner, p.leave)
+	defer watch.stop()
 	return p.st.Send(ctx, o.frame)
 }
 
 // handle takes one answer. Answers come in order.
 func (p *pump) handle(a *publishAck) error {
 	s := p.s
-	p.credit += a.Credit
+	if a.Credit < 0 || a.Credit > credit.MaxWindow {
+		return wire.Errorf(wire.KindInternal, "", "owner granted %d bytes of credit", a.Credit)
+	}
+	p.credit = min(p.credit+a.Credit, credit.MaxWindow)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if a.Accepted {

@@ -227,6 +227,6 @@ func (s *session) connect(life context.Context, owner ring.NodeID) error {
 	s.b.owners.learn(s.group, owner, opened.Term)
 	s.setState(true, nil)
 	s.b.metrics.sessionsOpened.Inc()
-	p := pump{s: s, st: st, owner: owner, credit: opened.Credit, acks: make(chan *publishAck, 2*maxInflight+4), failed: make(chan error, 1)}
+	p := pump{s: s, st: st, owner: owner, leave: cancel, credit: opened.Credit, acks: make(chan *publishAck, 2*maxInflight+4), failed: make(chan error, 1)}
 	return p.run(ctx)
 }
