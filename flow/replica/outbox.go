@@ -19,11 +19,13 @@ type outbox struct {
 	h     *Host
 	limit int
 	wake  chan struct{}
-	soon  chan struct{} // something that can wait a little was added
 
-	mu    sync.Mutex
-	lanes map[laneKey]*lane
-	dirty []laneKey
+	mu sync.Mutex
+	// gather runs while messages that can wait are gathering; it wakes run once for all of them.
+	gather    *time.Timer
+	gathering bool
+	lanes     map[laneKey]*lane
+	dirty     []laneKey
 }
 
 type laneKey struct {
@@ -47,7 +49,9 @@ type tail struct {
 }
 
 func newOutbox(h *Host) *outbox {
-	return &outbox{h: h, limit: h.cfg.OutboxBytes, wake: make(chan struct{}, 1), soon: make(chan struct{}, 1), lanes: map[laneKey]*lane{}}
+	o := &outbox{h: h, limit: h.cfg.OutboxBytes, wake: make(chan struct{}, 1), gather: time.NewTimer(gatherTime), lanes: map[laneKey]*lane{}}
+	o.gather.Stop()
+	return o
 }
 
 // add queues one message; false when it was dropped.
@@ -79,21 +83,25 @@ func (o *outbox) add(to ring.NodeID, g ring.GroupID, m *pb.Message) bool {
 		l.queued = true
 		o.dirty = append(o.dirty, key)
 	}
-	o.mu.Unlock()
-	wake := o.wake
 	if canWait(m) {
-		wake = o.soon
+		if !o.gathering {
+			o.gathering = true
+			o.gather.Reset(gatherTime)
+		}
+		o.mu.Unlock()
+		return true
 	}
+	o.mu.Unlock()
 	select {
-	case wake <- struct{}{}:
+	case o.wake <- struct{}{}:
 	default:
 	}
 	return true
 }
 
 // gatherTime is how long messages that nobody waits for may gather. All groups tick at once but speak one after the other:
-// without it, each would leave in a frame, and in a packet, of its own.
-const gatherTime = 2 * time.Millisecond
+// without it, each would leave in a frame, and in a packet, of its own. It is small against an election timeout.
+const gatherTime = 5 * time.Millisecond
 
 // canWait is true of heartbeats and their answers that no read waits for.
 func canWait(m *pb.Message) bool {
@@ -114,23 +122,14 @@ func messageSize(m *pb.Message) int {
 
 // run hands frames to the sender until stop is closed.
 func (o *outbox) run(stop <-chan struct{}) {
-	var gathered <-chan time.Time // since the first message that can wait
-	gather := time.NewTimer(gatherTime)
-	defer gather.Stop()
+	defer o.gather.Stop()
 	for {
 		select {
 		case <-stop:
 			return
-		case <-o.soon:
-			if gathered == nil {
-				gather.Reset(gatherTime)
-				gathered = gather.C
-			}
-			continue
 		case <-o.wake:
-		case <-gathered:
+		case <-o.gather.C:
 		}
-		gathered = nil
 		o.flush()
 	}
 }
@@ -138,6 +137,10 @@ func (o *outbox) run(stop <-chan struct{}) {
 func (o *outbox) flush() {
 	for {
 		o.mu.Lock()
+		if o.gathering {
+			o.gathering = false
+			o.gather.Stop()
+		}
 		if len(o.dirty) == 0 {
 			o.mu.Unlock()
 			return
