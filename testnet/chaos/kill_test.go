@@ -39,7 +39,10 @@ func TestKillsLoseNothing(t *testing.T) {
 		}
 		w.progress(5 * publishers)
 		kill(t, m, 0, 1, 2)
+		begin := time.Now()
 		restart(t, m, rng.Perm(m.Nodes())...)
+		w.progress(1)
+		t.Logf("all nodes killed and started again: first acknowledgement %d ms after the start", time.Since(begin).Milliseconds())
 		waitWhole(t, m)
 	}
 	w.progress(5 * publishers)

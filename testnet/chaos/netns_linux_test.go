@@ -373,6 +373,7 @@ func (w *world) doesNotAnswerEnd(node int) {
 // TestGossipCutHealsUnaided: a node whose gossip alone is dropped is held for dead by the others, and they by it. Publishing and reading
 // do not depend on that, and when gossip gets through again all see each other without an operator.
 func TestGossipCutHealsUnaided(t *testing.T) {
+	onlyLong(t)
 	sd := seed(t)
 	s := newSite(t)
 	w := newWorld(t, s.servers(), 4)
@@ -380,10 +381,7 @@ func TestGossipCutHealsUnaided(t *testing.T) {
 	l.startReaders()
 	victim := int(sd % 3)
 	s.silenceGossip(victim)
-	lasts := 20 * time.Second
-	if !long() {
-		lasts = 12 * time.Second
-	}
+	const lasts = 20 * time.Second
 	cut := time.Now()
 	until(t, healWithin, func() error {
 		if n := s.alive(victim); n != 1 {

@@ -42,14 +42,13 @@ func TestMain(m *testing.M) {
 
 var buildDir string
 
-// binary is the skein under test, built once.
+// binary is the skein under test, built once, with the settings that the tests were built with: then most of it is built already.
 var binary = sync.OnceValues(func() (string, error) {
 	if given := os.Getenv("SKEIN_CHAOS_BINARY"); given != "" {
 		return filepath.Abs(given)
 	}
 	out := filepath.Join(buildDir, "skein")
 	cmd := exec.Command("go", "build", "-o", out, "github.com/skeinmesh/skein/cmd/skein")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build skein: %w\n%s", err, text)
 	}
@@ -70,6 +69,14 @@ func skein(t *testing.T) string {
 
 // long says that the run may take minutes.
 func long() bool { return os.Getenv("SKEIN_CHAOS") == "long" }
+
+// onlyLong skips a test that is not worth its time in every run.
+func onlyLong(t *testing.T) {
+	t.Helper()
+	if !long() {
+		t.Skip("takes most of a minute: runs with SKEIN_CHAOS=long (make chaos)")
+	}
+}
 
 // seed begins a test: it is the given one, or a new one, and a failed test prints how to use it again. Short tests share the host.
 func seed(t *testing.T) uint64 {
