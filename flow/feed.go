@@ -31,9 +31,11 @@ func (f *feed) looked() { f.once.Do(f.sub.looks.Done) }
 
 // source is one place to read a partition from.
 type source interface {
-	// read waits for batches that hold offset from or later ones, calling dry before it waits. They stay valid until the chunk
-	// was delivered.
-	read(ctx context.Context, from uint64, maxBytes int, dry func()) ([]framed, error)
+	// ready waits until there is something at offset from or later, calling dry before it waits.
+	ready(ctx context.Context, from uint64, dry func()) error
+	// read returns batches that hold offset from or later ones; none when ready was woken for nothing. They stay valid until the
+	// chunk was delivered.
+	read(from uint64, maxBytes int) ([]framed, error)
 	close()
 }
 
@@ -91,18 +93,24 @@ func final(err error) bool {
 // drainSource reads from one source until the end or an error.
 func (f *feed) drainSource(ctx context.Context, src source) error {
 	for f.end == nil || f.next < *f.end {
-		batches, err := src.read(ctx, f.next, f.chunk, f.looked)
-		if err != nil {
+		if err := src.ready(ctx, f.next, f.looked); err != nil {
 			return err
 		}
-		batches = f.clip(batches)
-		if len(batches) == 0 {
-			continue
-		}
-		select {
+		select { // first the token, then the bytes: a stopped reader holds no more than its tokens
 		case f.sub.tokens <- struct{}{}:
 		case <-ctx.Done():
 			return ctx.Err()
+		}
+		batches, err := src.read(f.next, f.chunk)
+		if err == nil {
+			batches = f.clip(batches)
+		}
+		if err != nil || len(batches) == 0 {
+			<-f.sub.tokens
+			if err != nil {
+				return err
+			}
+			continue
 		}
 		f.sub.chunks <- chunk{part: f.part.ID, batches: batches, from: f.next, token: true}
 		f.looked()
@@ -146,8 +154,24 @@ func (f *feed) open(ctx context.Context) (source, error) {
 // localSource reads the replica on this node.
 type localSource struct{ p *partition.Partition }
 
-func (l *localSource) read(ctx context.Context, from uint64, maxBytes int, dry func()) ([]framed, error) {
-	raw, err := readPartition(ctx, l.p, from, maxBytes, dry)
+func (l *localSource) ready(ctx context.Context, from uint64, dry func()) error {
+	grown := l.p.Wait(from)
+	select {
+	case <-grown:
+		return nil
+	default:
+	}
+	dry()
+	select {
+	case <-grown:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (l *localSource) read(from uint64, maxBytes int) ([]framed, error) {
+	raw, err := l.p.Read(from, maxBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +200,8 @@ func readPartition(ctx context.Context, p *partition.Partition, from uint64, max
 // remoteSource reads a replica on another node, which sends as far as it has credit.
 type remoteSource struct {
 	st     wire.Stream
-	taken  int64 // bytes received and not yet given back as credit
+	frame  []byte // received by ready, for read
+	taken  int64  // bytes received and not yet given back as credit
 	cancel context.CancelFunc
 }
 
@@ -196,15 +221,15 @@ func openRemote(ctx context.Context, b *Broker, node ring.NodeID, g ring.GroupID
 	return &remoteSource{st: st, cancel: cancel}, nil
 }
 
-// read gives credit for what was delivered before, then waits for the next batch.
-func (r *remoteSource) read(ctx context.Context, _ uint64, _ int, dry func()) ([]framed, error) {
+// ready gives credit for what was delivered before, then waits for the next batches. They came within the credit.
+func (r *remoteSource) ready(ctx context.Context, _ uint64, dry func()) error {
 	if r.taken > 0 {
 		b, err := wire.Marshal(&creditFrame{Credit: r.taken})
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if err := r.st.Send(ctx, b); err != nil {
-			return nil, err
+			return err
 		}
 		r.taken = 0
 	}
@@ -213,13 +238,16 @@ func (r *remoteSource) read(ctx context.Context, _ uint64, _ int, dry func()) ([
 		dry()
 		frame, err = r.st.Recv(ctx)
 	}
-	if err != nil {
-		if errors.Is(err, io.EOF) {
-			err = &wire.Error{Kind: wire.KindClosed, Detail: "the replica ended the read"}
-		}
-		return nil, err
+	if errors.Is(err, io.EOF) {
+		err = &wire.Error{Kind: wire.KindClosed, Detail: "the replica ended the read"}
 	}
-	r.taken += int64(len(frame))
+	r.frame, r.taken = frame, int64(len(frame))
+	return err
+}
+
+func (r *remoteSource) read(uint64, int) ([]framed, error) {
+	frame := r.frame
+	r.frame = nil
 	return split(frame)
 }
 

@@ -100,7 +100,7 @@ func (nd *node) start() {
 	logger := slog.New(slog.DiscardHandler)
 	cfg := replica.DefaultConfig()
 	cfg.Self, cfg.Journal, cfg.Store, cfg.Sender, cfg.Caller, cfg.Placement = nd.id, journal, store, peers, peers, placement{nd.m}
-	cfg.TickInterval, cfg.PreferHome = 20*time.Millisecond, false
+	cfg.PreferHome = false
 	cfg.Factories = map[replica.GroupKind]replica.Factory{
 		replica.KindCatalog:   catalog.NewFactory(store, nil),
 		replica.KindPartition: partition.NewFactory(partition.Config{Dir: filepath.Join(nd.dir, "p"), Store: store}),

@@ -126,6 +126,7 @@ type ownerWatch struct {
 	b       *Broker
 	group   ring.GroupID
 	asked   ring.NodeID
+	before  ring.NodeID // who was believed to own it when the attempt began: whoever is asked may be another one, for a reason
 	changed func()
 
 	mu    sync.Mutex
@@ -138,6 +139,7 @@ const ownerGlance = 40 * time.Millisecond
 
 func (b *Broker) watchOwner(g ring.GroupID, asked ring.NodeID, changed func()) *ownerWatch {
 	w := &ownerWatch{b: b, group: g, asked: asked, changed: changed}
+	w.before, _ = b.owners.guess(g)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.timer = time.AfterFunc(ownerGlance, w.look)
@@ -151,7 +153,7 @@ func (w *ownerWatch) look() {
 	if w.over {
 		return
 	}
-	if known && now != w.asked {
+	if known && now != w.asked && now != w.before {
 		w.over = true
 		w.changed()
 		return

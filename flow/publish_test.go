@@ -252,7 +252,7 @@ func TestIdleSessionEndsAndIsOpenedAnew(t *testing.T) {
 		if m.onlySession(0) == first {
 			t.Error("a retired session came back")
 		}
-		time.Sleep(20 * time.Minute) // the partition forgets sessions
+		time.Sleep(16 * time.Minute) // the partition forgets sessions
 		m.put(0, "orders", "k", "d")
 		if got := values(m.readAll(1, "orders", earliest())); strings.Join(got, "") != "abcd" {
 			t.Errorf("got %q", got)

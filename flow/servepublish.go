@@ -147,7 +147,7 @@ func (s *served) take(ctx context.Context, frame []byte) error {
 	if err := batch.VerifyPayload(&m, payload); err != nil {
 		return &refusal{m.Seq, wire.AsError(err)}
 	}
-	if err := s.admit(); err != nil {
+	if err := s.admit(ctx); err != nil {
 		return &refusal{m.Seq, wire.AsError(err)}
 	}
 	size := int64(len(frame))
@@ -168,7 +168,7 @@ func (s *served) take(ctx context.Context, frame []byte) error {
 }
 
 // admit refuses what could not be stored as promised.
-func (s *served) admit() error {
+func (s *served) admit(ctx context.Context) error {
 	if s.b.cfg.DiskFull != nil && s.b.cfg.DiskFull() {
 		return &wire.Error{Kind: wire.KindUnavailable, Code: wire.CodeDiskFull, RetryAfter: 10 * time.Second,
 			Detail: "the owner's disk has reached its free-space reserve; free some space or shorten the retention"}
@@ -177,18 +177,35 @@ func (s *served) admit() error {
 	if limits.MinCopies <= 1 {
 		return nil
 	}
-	st := s.group.Status()
-	reachable := 0
-	for _, m := range st.Members {
-		if m.ID == st.Self || st.Active[m.ID] {
-			reachable++
+	// A new owner has not heard from its followers yet; that takes a heartbeat or two.
+	for wait := time.Duration(0); s.reachable() < limits.MinCopies; wait += copiesGlance {
+		if wait >= copiesPatience {
+			return &wire.Error{Kind: wire.KindUnavailable, Code: wire.CodeTooFewCopies, RetryAfter: time.Second,
+				Detail: "fewer replicas are reachable than the stream's min_copies asks for; nothing was stored"}
+		}
+		if err := sleep(ctx, copiesGlance); err != nil {
+			return err
 		}
 	}
-	if reachable < limits.MinCopies {
-		return &wire.Error{Kind: wire.KindUnavailable, Code: wire.CodeTooFewCopies, RetryAfter: time.Second,
-			Detail: "fewer replicas are reachable than the stream's min_copies asks for; nothing was stored"}
-	}
 	return nil
+}
+
+// How long, and how often, the owner looks for enough replicas before it refuses.
+const (
+	copiesPatience = 500 * time.Millisecond
+	copiesGlance   = 20 * time.Millisecond
+)
+
+// reachable counts the replicas that answered lately, this one included.
+func (s *served) reachable() int {
+	st := s.group.Status()
+	n := 0
+	for _, m := range st.Members {
+		if m.ID == st.Self || st.Active[m.ID] {
+			n++
+		}
+	}
+	return n
 }
 
 // propose hands the entry to the group. It waits while the group's own bound on uncommitted bytes is reached.

@@ -22,8 +22,10 @@ const (
 	// stopped reader costs, whatever the number of partitions.
 	chunkBytes = 128 << 10
 	readTokens = 4
-	// minReadAhead is the least a subscription reserves of the node's read budget; below that new readers are refused.
-	minReadAhead = 64 << 10
+	// minReadAhead is the least that a subscription reserves of the node's read budget; below that new readers are refused. minChunk
+	// is what one token is worth at least while there is more.
+	minReadAhead = 8 << 10
+	minChunk     = 32 << 10
 )
 
 // subscription reads one stream: a feed for each partition pushes chunks, Next decodes them. One goroutine uses it.
@@ -79,12 +81,13 @@ func (b *Broker) Subscribe(ctx context.Context, stream string, req SubscribeRequ
 	if err != nil {
 		return nil, err
 	}
+	tokens := min(max(int(reserved/minChunk), 1), readTokens)
 	sub := &subscription{b: b, stream: s, req: req, reserved: reserved, cursor: Cursor{Stream: s.ID, Next: maps.Clone(starts)},
-		tokens: make(chan struct{}, readTokens), chunks: make(chan chunk, readTokens+len(parts)), looked: make(chan struct{})}
+		tokens: make(chan struct{}, tokens), chunks: make(chan chunk, tokens+len(parts)), looked: make(chan struct{})}
 	sub.ctx, sub.cancel = context.WithCancelCause(b.life)
 	sub.decoder.init(s.Name, req)
 	b.metrics.subscriptions.Inc()
-	size := max(int(min(reserved/readTokens, chunkBytes)), 16<<10)
+	size := min(int(reserved)/tokens, chunkBytes)
 	for _, p := range parts {
 		f := &feed{sub: sub, part: p, next: starts[p.ID], chunk: size}
 		if ends != nil {
@@ -109,7 +112,7 @@ func (b *Broker) reserveRead(want int) (int64, error) {
 	if want > 0 {
 		n = min(n, int64(want))
 	}
-	n = max(min(n, free/8), minReadAhead)
+	n = max(min(n, free/16), minReadAhead)
 	if !b.cfg.ReadBudget.TryReserve(n) {
 		return 0, &wire.Error{Kind: wire.KindNoCredit, Code: wire.CodeOverloaded, RetryAfter: 2 * time.Second,
 			Detail: "this node has too many readers for its memory_budget; read through another node or raise it"}

@@ -199,7 +199,7 @@ func TestStoppedReaderHoldsAFewChunksAndGetsEverythingLater(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer sub.Close() //nolint:errcheck // it returns nil
-				const n, size = 200, 32 << 10
+				const n, size = 80, 32 << 10
 				for i := range n {
 					m.put(0, "orders", fmt.Sprint(i), noise(i, size))
 				}
@@ -228,7 +228,7 @@ func TestStoppedReaderHoldsAFewChunksAndGetsEverythingLater(t *testing.T) {
 }
 
 func TestTooManyReadersAreRefused(t *testing.T) {
-	tune := func(c *Config) { c.ReadBudget = credit.NewBudget(256 << 10) }
+	tune := func(c *Config) { c.ReadBudget = credit.NewBudget(40 << 10) }
 	inMesh(t, 1, tune, func(t *testing.T, m *mesh) {
 		m.create("orders", StreamConfig{Partitions: 1, Replicas: 1})
 		var subs []Subscription

@@ -115,6 +115,12 @@ func (n *Node) openData() (err error) {
 	n.onClose(n.data.close)
 	if m := n.data.id.MeshID; !m.IsZero() {
 		n.meshID.Store(&m)
+		return nil
+	}
+	// A start that was cut short leaves an identity without a mesh: the directory is not empty, yet the node needs a role.
+	if cfg := n.cfg.Load(); !cfg.Found && len(cfg.Join) == 0 && len(cfg.InitialMembers) == 0 {
+		return fmt.Errorf("%w: the node of %s belongs to no mesh yet; start it with --found (first node of a new mesh) or --join HOST:PORT",
+			config.ErrNoRole, cfg.DataDir)
 	}
 	return nil
 }
@@ -224,6 +230,7 @@ func (n *Node) openHost() (err error) {
 	}
 	cfg.Sender, cfg.Caller, cfg.Placement = raftSender{n.peers}, n.peers, n.dir
 	cfg.WantReplicas = wantReplicas
+	cfg.PreferHome = n.cfg.Load().DynamicRebalanceEnabled
 	cfg.OutboxBytes = outboxBytes
 	// Two ticks a heartbeat: elections are spread twice as finely as owners speak, and quiet owners speak half as often.
 	raft := n.cfg.Load().Raft
