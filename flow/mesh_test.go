@@ -2,11 +2,9 @@ package flow
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -211,137 +209,6 @@ func (nd *node) serve(fn func(ctx context.Context)) bool {
 	nd.serving.Go(func() { fn(life) })
 	return true
 }
-
-// fakePeers is the transport of one node.
-type fakePeers struct{ nd *node }
-
-func (p *fakePeers) Send(to ring.NodeID, _ wire.Class, body []byte) bool {
-	nd, ok := p.nd.m.reach(p.nd.i, to)
-	if ok {
-		nd.host.HandleRaft(p.nd.id, slices.Clone(body))
-	}
-	return ok
-}
-
-func unreachable(to ring.NodeID) error {
-	return &wire.Error{Kind: wire.KindUnavailable, Detail: fmt.Sprintf("node %s cannot be reached", to)}
-}
-
-func (p *fakePeers) Call(ctx context.Context, to ring.NodeID, _ wire.Class, m wire.Method, body []byte) ([]byte, error) {
-	nd, ok := p.nd.m.reach(p.nd.i, to)
-	if !ok {
-		return nil, unreachable(to)
-	}
-	handlers := map[wire.Method]wire.RequestHandler{
-		wire.MethodBirth: nd.host.HandleBirth, wire.MethodCatalog: nd.broker.HandleCatalog, wire.MethodPartition: nd.broker.HandlePartition,
-		wire.MethodFounding: func(ctx context.Context, _ ring.NodeID, body []byte) ([]byte, error) {
-			var b replica.Birth
-			if err := wire.Unmarshal(body, &b); err != nil {
-				return nil, err
-			}
-			return nil, nd.host.Create(ctx, b)
-		},
-	}
-	type answer struct {
-		body []byte
-		err  error
-	}
-	done := make(chan answer, 1)
-	body = slices.Clone(body)
-	if !nd.serve(func(life context.Context) {
-		hctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		defer context.AfterFunc(life, cancel)()
-		b, err := handlers[m](hctx, p.nd.id, body)
-		done <- answer{b, err}
-	}) {
-		return nil, unreachable(to)
-	}
-	select {
-	case a := <-done:
-		if _, still := p.nd.m.reach(p.nd.i, to); !still {
-			return nil, errGone
-		}
-		if a.err != nil {
-			return nil, wire.AsError(a.err)
-		}
-		return a.body, nil
-	case <-ctx.Done():
-		return nil, &wire.Error{Kind: wire.KindOutcomeUnknown, Code: wire.CodeOutcomeUnknown, Err: ctx.Err()}
-	}
-}
-
-func (p *fakePeers) Open(ctx context.Context, to ring.NodeID, _ wire.Class, m wire.Method, hello []byte) (wire.Stream, error) {
-	nd, ok := p.nd.m.reach(p.nd.i, to)
-	if !ok {
-		return nil, unreachable(to)
-	}
-	handler := map[wire.Method]wire.StreamHandler{wire.MethodPublish: nd.broker.HandlePublish, wire.MethodSubscribe: nd.broker.HandleSubscribe,
-		wire.MethodSnapshot: nd.host.HandleSnapshot}[m]
-	near, far := newPipe()
-	p.nd.m.mu.Lock()
-	p.nd.m.pipes[near] = [2]int{p.nd.i, nd.i}
-	p.nd.m.mu.Unlock()
-	hello = slices.Clone(hello)
-	if !nd.serve(func(life context.Context) {
-		hctx, cancel := context.WithCancel(life)
-		defer cancel()
-		defer context.AfterFunc(near.gone, cancel)()
-		if err := handler(hctx, p.nd.id, hello, far); err != nil {
-			_ = far.Close(err)
-		} else {
-			_ = far.CloseSend()
-		}
-		p.nd.m.mu.Lock()
-		delete(p.nd.m.pipes, near)
-		p.nd.m.mu.Unlock()
-	}) {
-		return nil, unreachable(to)
-	}
-	return near, nil
-}
-
-// directory believes what the nodes that this one reaches say of themselves.
-type directory struct{ nd *node }
-
-func (d directory) Owner(g ring.GroupID) (owner ring.NodeID, term uint64, ok bool) {
-	for _, other := range d.nd.m.nodes {
-		if _, reached := d.nd.m.reach(d.nd.i, other.id); !reached || other == d.nd {
-			continue
-		}
-		if lg, here := other.host.Group(g); here {
-			if st := lg.Status(); st.Role == replica.RoleOwner && st.Ready && st.Term > term {
-				owner, term, ok = other.id, st.Term, true
-			}
-		}
-	}
-	return owner, term, ok
-}
-
-func (d directory) Name(n ring.NodeID) string { return fmt.Sprintf("n%d", n[15]-1) }
-
-func (d directory) Live() (out []ring.NodeID) {
-	for _, other := range d.nd.m.nodes {
-		if _, ok := d.nd.m.reach(d.nd.i, other.id); ok {
-			out = append(out, other.id)
-		}
-	}
-	return out
-}
-
-func (d directory) Replicas(g ring.GroupID, n int) (out []ring.NodeID) {
-	live := d.Live()
-	for i := range min(n, len(live)) {
-		out = append(out, live[(int(g[0])+i)%len(live)])
-	}
-	return out
-}
-
-// placement leaves every group where it is.
-type placement struct{ m *mesh }
-
-func (placement) Desired(_ ring.GroupID, _ int, current []ring.NodeID) []ring.NodeID { return current }
-func (p placement) Alive(ring.NodeID) bool                                           { return true }
 
 // create makes a stream and waits until each partition has an owner.
 func (m *mesh) create(name string, cfg StreamConfig) StreamInfo {

@@ -167,36 +167,29 @@ func (s *served) take(ctx context.Context, frame []byte) error {
 	return nil
 }
 
+// copiesGrace is how long a batch waits for replicas that are out of reach: a new owner has not heard from all of them yet.
+const copiesGrace = 500 * time.Millisecond
+
 // admit refuses what could not be stored as promised.
 func (s *served) admit(ctx context.Context) error {
 	if s.b.cfg.DiskFull != nil && s.b.cfg.DiskFull() {
 		return &wire.Error{Kind: wire.KindUnavailable, Code: wire.CodeDiskFull, RetryAfter: 10 * time.Second,
 			Detail: "the owner's disk has reached its free-space reserve; free some space or shorten the retention"}
 	}
-	limits := s.part.Spec().Limits
-	if limits.MinCopies <= 1 {
+	want := s.part.Spec().Limits.MinCopies
+	if want <= 1 {
 		return nil
 	}
-	// A new owner has not heard from its followers yet; that takes a heartbeat or two.
-	for wait := time.Duration(0); s.reachable() < limits.MinCopies; wait += copiesGlance {
-		if wait >= copiesPatience {
+	for begin := time.Now(); s.reachable() < want; {
+		if time.Since(begin) >= copiesGrace || sleep(ctx, copiesGrace/10) != nil {
 			return &wire.Error{Kind: wire.KindUnavailable, Code: wire.CodeTooFewCopies, RetryAfter: time.Second,
 				Detail: "fewer replicas are reachable than the stream's min_copies asks for; nothing was stored"}
-		}
-		if err := sleep(ctx, copiesGlance); err != nil {
-			return err
 		}
 	}
 	return nil
 }
 
-// How long, and how often, the owner looks for enough replicas before it refuses.
-const (
-	copiesPatience = 500 * time.Millisecond
-	copiesGlance   = 20 * time.Millisecond
-)
-
-// reachable counts the replicas that answered lately, this one included.
+// reachable counts the replicas that answer.
 func (s *served) reachable() int {
 	st := s.group.Status()
 	n := 0
