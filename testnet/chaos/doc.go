@@ -6,7 +6,7 @@
 //
 // The tests are short by default, so that they belong to `make test`. The environment makes them long or repeats one:
 //
-//	SKEIN_CHAOS=long       64 publishers, several rounds, 20 measured failovers (`make chaos`, with SEED=N for the next one)
+//	SKEIN_CHAOS=long       64 publishers, several rounds, 20 measured failovers, longer cuts (`make chaos`; SEED=N for the next one)
 //	SKEIN_CHAOS_SEED=N     what a failed run printed: repeats its choices (not its timing)
 //	SKEIN_CHAOS_BINARY=F   the skein to run, instead of building one from the source tree
 //	SKEIN_CHAOS_KEEP=DIR   keep data and logs of the nodes there
