@@ -25,6 +25,9 @@ func (p *process) devCommand() *cobra.Command {
 		Args:    arguments(),
 		Example: "  skein dev\n  skein dev -n 5 --base-port 9400 --data-dir ./mesh",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.Nodes < 1 {
+				return usagef("-n %d: 1 or above is wanted", o.Nodes)
+			}
 			if o.BasePort < 1 {
 				return usagef("--base-port %d: 1 or above is wanted", o.BasePort)
 			}
