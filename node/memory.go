@@ -11,7 +11,7 @@ import (
 // Bounds of what a node holds in memory besides memory_budget, whatever the number of its partitions. With the garbage
 // collector's slack and the program itself they make up the 150 MiB that a node may take beyond its memory_budget.
 const (
-	heapReserve   = 100 << 20 // all of the below, what the runtime needs, and fragmentation
+	heapReserve   = 84 << 20  // all of the below, what the runtime needs, and fragmentation
 	identityLimit = 1 << 18   // identities for deduplication, at about 100 bytes; the others are looked up on disk
 	tailBytes     = 16 << 20  // latest batches of all partitions, for readers at the end
 	sendQueue     = 16 << 20  // one peer's messages of one class
@@ -45,6 +45,6 @@ func GuardHeap(ctx context.Context, memoryBudget int64) {
 
 // heapLimit is the limit while so many bytes are alive, in steps: each change stops the world for a moment.
 func heapLimit(memoryBudget, live int64) int64 {
-	const step = 16 << 20
-	return max(memoryBudget+heapReserve, (live+live/2+step-1)/step*step)
+	const step = 8 << 20
+	return max(memoryBudget+heapReserve, (live+live/4+step-1)/step*step)
 }

@@ -12,10 +12,10 @@ import (
 func TestHeapLimitFollowsWhatIsAlive(t *testing.T) {
 	const mib = 1 << 20
 	for _, c := range []struct{ budget, live, want int64 }{
-		{64 * mib, 0, 164 * mib},
-		{64 * mib, 100 * mib, 164 * mib},
-		{64 * mib, 200 * mib, 304 * mib}, // more than promised is alive: collecting all the time would not free it
-		{1024 * mib, 200 * mib, 1124 * mib},
+		{64 * mib, 0, 148 * mib},
+		{64 * mib, 100 * mib, 148 * mib},
+		{64 * mib, 200 * mib, 256 * mib}, // more than promised is alive: collecting all the time would not free it
+		{1024 * mib, 200 * mib, 1108 * mib},
 	} {
 		if got := heapLimit(c.budget, c.live); got != c.want {
 			t.Errorf("budget %d, live %d: limit %d, want %d", c.budget/mib, c.live/mib, got/mib, c.want/mib)
