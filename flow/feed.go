@@ -21,7 +21,6 @@ type feed struct {
 	part  *catalog.Partition
 	next  uint64  // offset to read next
 	end   *uint64 // stop before this offset; nil: never
-	chunk int     // bytes to read at once
 	tries int
 	once  sync.Once
 }
@@ -96,23 +95,23 @@ func (f *feed) drainSource(ctx context.Context, src source) error {
 		if err := src.ready(ctx, f.next, f.looked); err != nil {
 			return err
 		}
-		select { // first the token, then the bytes: a stopped reader holds no more than its tokens
-		case f.sub.tokens <- struct{}{}:
-		case <-ctx.Done():
-			return ctx.Err()
+		// First the token, then the bytes: a stopped reader holds no more than its tokens.
+		extra, err := f.sub.takeToken()
+		if err != nil {
+			return err
 		}
-		batches, err := src.read(f.next, f.chunk)
+		batches, err := src.read(f.next, max(int(extra), minChunk))
 		if err == nil {
 			batches = f.clip(batches)
 		}
 		if err != nil || len(batches) == 0 {
-			<-f.sub.tokens
+			f.sub.giveBack(extra)
 			if err != nil {
 				return err
 			}
 			continue
 		}
-		f.sub.chunks <- chunk{part: f.part.ID, batches: batches, from: f.next, token: true}
+		f.sub.chunks <- chunk{part: f.part.ID, batches: batches, from: f.next, token: true, extra: extra}
 		f.looked()
 		f.next = batches[len(batches)-1].Meta.Next()
 		f.tries = 0
@@ -148,7 +147,7 @@ func (f *feed) open(ctx context.Context) (source, error) {
 	if !ok {
 		return nil, noOwner(f.part.Group, nil)
 	}
-	return openRemote(ctx, b, owner, f.part.Group, f.next, int64(f.chunk))
+	return openRemote(ctx, b, owner, f.part.Group, f.next, remoteCredit)
 }
 
 // localSource reads the replica on this node.
@@ -196,6 +195,9 @@ func readPartition(ctx context.Context, p *partition.Partition, from uint64, max
 		}
 	}
 }
+
+// remoteCredit is what a replica on another node may send ahead of the reader, in bytes.
+const remoteCredit = 64 << 10
 
 // remoteSource reads a replica on another node, which sends as far as it has credit.
 type remoteSource struct {

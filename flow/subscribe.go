@@ -18,22 +18,21 @@ import (
 )
 
 const (
-	// chunkBytes is what a feed reads at once, readTokens how many chunks one subscription holds: together they bound what a
-	// stopped reader costs, whatever the number of partitions.
+	// readTokens is how many chunks one subscription holds, whatever the number of partitions: together with the size of a chunk
+	// that bounds what a stopped reader costs.
+	readTokens = 2
+	// chunkBytes is what a feed reads at once while half of the node's read budget is free, minChunk what it reads otherwise. Each
+	// subscription has readTokens small chunks for itself, so that none starves; when the budget has none left for one more, it
+	// is refused.
 	chunkBytes = 128 << 10
-	readTokens = 4
-	// minReadAhead is the least that a subscription reserves of the node's read budget; below that new readers are refused. minChunk
-	// is what one token is worth at least while there is more.
-	minReadAhead = 8 << 10
-	minChunk     = 32 << 10
+	minChunk   = 8 << 10
 )
 
 // subscription reads one stream: a feed for each partition pushes chunks, Next decodes them. One goroutine uses it.
 type subscription struct {
-	b        *Broker
-	stream   *catalog.Stream
-	req      SubscribeRequest
-	reserved int64
+	b      *Broker
+	stream *catalog.Stream
+	req    SubscribeRequest
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -58,6 +57,7 @@ type chunk struct {
 	done    bool   // the feed reached its end
 	err     error
 	token   bool
+	extra   int64 // reserved of the read budget for this chunk
 }
 
 // Subscribe starts reading; see Subscriber.
@@ -77,19 +77,18 @@ func (b *Broker) Subscribe(ctx context.Context, stream string, req SubscribeRequ
 		}
 		return nil, err
 	}
-	reserved, err := b.reserveRead(req.MaxBuffered)
-	if err != nil {
-		return nil, err
+	if !b.cfg.ReadBudget.TryReserve(readTokens * minChunk) {
+		b.metrics.refused.WithLabelValues(wire.CodeOverloaded).Inc()
+		return nil, &wire.Error{Kind: wire.KindNoCredit, Code: wire.CodeOverloaded, RetryAfter: 2 * time.Second,
+			Detail: "this node has as many readers as its memory_budget allows; read through another node or raise it"}
 	}
-	tokens := min(max(int(reserved/minChunk), 1), readTokens)
-	sub := &subscription{b: b, stream: s, req: req, reserved: reserved, cursor: Cursor{Stream: s.ID, Next: maps.Clone(starts)},
-		tokens: make(chan struct{}, tokens), chunks: make(chan chunk, tokens+len(parts)), looked: make(chan struct{})}
+	sub := &subscription{b: b, stream: s, req: req, cursor: Cursor{Stream: s.ID, Next: maps.Clone(starts)},
+		tokens: make(chan struct{}, readTokens), chunks: make(chan chunk, readTokens+len(parts)), looked: make(chan struct{})}
 	sub.ctx, sub.cancel = context.WithCancelCause(b.life)
 	sub.decoder.init(s.Name, req)
 	b.metrics.subscriptions.Inc()
-	size := min(int(reserved)/tokens, chunkBytes)
 	for _, p := range parts {
-		f := &feed{sub: sub, part: p, next: starts[p.ID], chunk: size}
+		f := &feed{sub: sub, part: p, next: starts[p.ID]}
 		if ends != nil {
 			end := ends[p.ID]
 			f.end = &end
@@ -103,21 +102,6 @@ func (b *Broker) Subscribe(ctx context.Context, stream string, req SubscribeRequ
 		close(sub.looked)
 	})
 	return sub, nil
-}
-
-// reserveRead takes a share of the node's read budget: less when it is scarce, an error when it is spent.
-func (b *Broker) reserveRead(want int) (int64, error) {
-	free := b.cfg.ReadBudget.Limit() - b.cfg.ReadBudget.Used()
-	n := int64(readTokens * chunkBytes)
-	if want > 0 {
-		n = min(n, int64(want))
-	}
-	n = max(min(n, free/16), minReadAhead)
-	if !b.cfg.ReadBudget.TryReserve(n) {
-		return 0, &wire.Error{Kind: wire.KindNoCredit, Code: wire.CodeOverloaded, RetryAfter: 2 * time.Second,
-			Detail: "this node has too many readers for its memory_budget; read through another node or raise it"}
-	}
-	return n, nil
 }
 
 // targets lists the partitions to read: the one asked for, those whose ranges hold (or held) the key, or all.
@@ -305,9 +289,30 @@ func (s *subscription) decode(maxEvents int) (Chunk, error) {
 // release gives the delivered chunk's token back to the feeds.
 func (s *subscription) release() {
 	if s.current.token {
-		<-s.tokens
+		s.giveBack(s.current.extra)
 	}
 	s.current = chunk{}
+}
+
+// takeToken waits for room for one chunk and returns how much of it is the read budget's.
+func (s *subscription) takeToken() (extra int64, err error) {
+	select {
+	case s.tokens <- struct{}{}:
+	case <-s.ctx.Done():
+		return 0, s.ctx.Err()
+	}
+	if b := s.b.cfg.ReadBudget; b.Used() < b.Limit()/2 && b.TryReserve(chunkBytes) {
+		return chunkBytes, nil
+	}
+	return 0, nil
+}
+
+// giveBack frees a chunk's room.
+func (s *subscription) giveBack(extra int64) {
+	if extra > 0 {
+		s.b.cfg.ReadBudget.Release(extra)
+	}
+	<-s.tokens
 }
 
 // Cursor is the position after all that Next returned.
@@ -321,7 +326,13 @@ func (s *subscription) Close() error {
 	s.closed = true
 	s.cancel(wire.Errorf(wire.KindClosed, "", "subscription closed"))
 	s.feeds.Wait()
-	s.b.cfg.ReadBudget.Release(s.reserved)
+	s.release()
+	for len(s.chunks) > 0 {
+		if c := <-s.chunks; c.token {
+			s.giveBack(c.extra)
+		}
+	}
+	s.b.cfg.ReadBudget.Release(readTokens * minChunk)
 	s.b.metrics.subscriptions.Dec()
 	return nil
 }

@@ -107,8 +107,6 @@ type SubscribeRequest struct {
 	HasKey    bool
 	Partition *ring.PartitionID // only this partition
 	UntilEnd  bool              // stop at the end as it was when the subscription started
-	// MaxBuffered bounds the bytes read ahead for a slow reader; default 1 MiB.
-	MaxBuffered int
 }
 
 // Chunk is a run of events. Its slices are valid until the next call of Next.

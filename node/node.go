@@ -265,7 +265,7 @@ func (n *Node) openBroker() (err error) {
 	n.broker, err = flow.NewBroker(flow.Config{
 		Self: n.data.id.NodeID, Mesh: n.mesh, CatalogShards: catalogShards,
 		Peers: n.peers, Groups: n.host, Directory: n.dir,
-		PublishBudget: credit.NewBudget(budget * 3 / 8), OwnerBudget: credit.NewBudget(budget / 4), ReadBudget: credit.NewBudget(budget / 8),
+		PublishBudget: credit.NewBudget(budget / 4), OwnerBudget: credit.NewBudget(budget / 4), ReadBudget: credit.NewBudget(budget / 4),
 		DiskFull: n.diskFull, Logger: n.log, Registerer: n.registry,
 	})
 	if err != nil {
