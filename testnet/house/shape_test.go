@@ -80,6 +80,7 @@ func TestEveryPackageHasADoc(t *testing.T) {
 // virtual, nor for the pause of a loop that polls what is real.
 var sleepers = map[string]string{
 	"flow/replica/bench_test.go":        "lets the last replies of a stopped mesh go by, after the timer stopped",
+	"flow/subscribe_test.go":            "runs in a bubble that the harness makes: time is virtual",
 	"flow/replica/host_test.go":         "runs in a bubble that the harness makes: time is virtual",
 	"transport/hostile_test.go":         "gives the peer time to do what it must not do",
 	"transport/security_test.go":        "gives the peer time to do what it must not do",
