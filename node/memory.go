@@ -11,11 +11,11 @@ import (
 // Bounds of what a node holds in memory besides memory_budget, whatever the number of its partitions. With the garbage
 // collector's slack and the program itself they make up the 150 MiB that a node may take beyond its memory_budget.
 const (
-	heapReserve   = 84 << 20  // all of the below, what the runtime needs, and fragmentation
-	identityLimit = 1 << 18   // identities for deduplication, at about 100 bytes; the others are looked up on disk
-	tailBytes     = 16 << 20  // latest batches of all partitions, for readers at the end
-	sendQueue     = 16 << 20  // one peer's messages of one class
-	outboxBytes   = 8 << 20   // the same, before they are framed
+	heapReserve   = 84 << 20 // all of the below, what the runtime needs, and fragmentation
+	identityLimit = 1 << 18  // identities for deduplication, at about 100 bytes; the others are looked up on disk
+	tailBytes     = 16 << 20 // latest batches of all partitions, for readers at the end
+	sendQueue     = 16 << 20 // one peer's messages of one class
+	outboxBytes   = 8 << 20  // the same, before they are framed
 )
 
 // GuardHeap keeps the garbage collector from letting the heap grow to twice what is alive when that would pass what memory_budget
