@@ -35,8 +35,9 @@ func TestFloodBeyondWhatTheDiskTakesIsRefusedNotHeld(t *testing.T) {
 			if f.refusals["503 overloaded"] == 0 {
 				t.Error("nobody was told that the mesh is overloaded")
 			}
-			if full() && f.offered < 10*f.acked {
-				t.Errorf("%s offered is less than ten times the %s acknowledged: the flood was too small to judge", mib(f.offered), mib(f.acked))
+			ratio := float64(f.offered) / float64(max(f.acked, 1))
+			if t.Logf("offered %.1f times what was acknowledged", ratio); full() && ratio < 5 {
+				t.Error("the flood was too small to judge")
 			}
 			f.verify()
 		})
