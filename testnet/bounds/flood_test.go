@@ -55,9 +55,8 @@ func (f *flood) run(ctx context.Context, n int, nodes ...int) {
 }
 
 type floodEvent struct {
-	key     string
-	seq     uint64
-	refused bool // the last try was
+	key string
+	seq uint64
 }
 
 func (f *flood) publisher(ctx context.Context, i, node int) {
