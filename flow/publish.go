@@ -204,14 +204,18 @@ func (b *Broker) choose(s *catalog.Stream, r *batch.Record, id batch.Identity, o
 	return nil, wire.Errorf(wire.KindInternal, "", "the lineage of stream %s leaves a gap", s.Name)
 }
 
-// spreader sends events without key and identity to the open partition with the least queued bytes, sticky for one batch.
+// stickyBytes is how much of one request goes to one partition before the next: a few batches that its group replicates, syncs and
+// applies together cost less than as many spread over as many groups.
+const stickyBytes = 4 * batch.TargetBytes
+
+// spreader sends events without key and identity to the open partition with the least queued bytes, sticky for stickyBytes.
 type spreader struct {
 	current *catalog.Partition
 	bytes   int
 }
 
 func (f *spreader) next(b *Broker, s *catalog.Stream, r *batch.Record) *catalog.Partition {
-	if f.current == nil || f.bytes >= batch.TargetBytes {
+	if f.current == nil || f.bytes >= stickyBytes {
 		f.current, f.bytes = b.leastQueued(s), 0
 	}
 	f.bytes += len(r.Value)

@@ -140,6 +140,15 @@ func (j *FileJournal) Append(writes []Write, sync bool, done func(error)) {
 	j.metrics.queued.Set(float64(j.queue.size()))
 }
 
+// TryAppend is Append where that would not wait; false: nothing was queued, and done is not called.
+func (j *FileJournal) TryAppend(writes []Write, sync bool, done func(error)) bool {
+	if !j.queue.tryPut(unit{writes: writes, sync: sync, done: done, size: unitSize(writes)}) {
+		return false
+	}
+	j.metrics.queued.Set(float64(j.queue.size()))
+	return true
+}
+
 // Failed is closed once a write or an fsync failed. Nothing is written after that: the process must stop. Err says why.
 func (j *FileJournal) Failed() <-chan struct{} { return j.failed }
 

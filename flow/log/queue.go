@@ -56,6 +56,19 @@ func (q *queue) put(u unit) error {
 	return nil
 }
 
+// tryPut is put where that would not wait; false: full or closed.
+func (q *queue) tryPut(u unit) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed || q.bytes > 0 && q.bytes+u.size > q.limit {
+		return false
+	}
+	q.units = append(q.units, u)
+	q.bytes += u.size
+	q.notEmpty.Signal()
+	return true
+}
+
 // take waits for units and returns all of them, or none once the queue is closed and empty. spare becomes the next queue.
 func (q *queue) take(spare []unit) []unit {
 	q.mu.Lock()

@@ -15,6 +15,12 @@ type appender struct {
 
 	mu    sync.Mutex
 	queue []appendReq
+	busy  bool // run is handing over what it took from the queue
+}
+
+// tryAppender is a journal that can say that Append would wait.
+type tryAppender interface {
+	TryAppend(writes []log.Write, sync bool, done func(error)) bool
 }
 
 type appendReq struct {
@@ -27,6 +33,10 @@ func newAppender(j log.Journal) *appender { return &appender{journal: j, wake: m
 
 func (a *appender) add(w []log.Write, sync bool, done func(error)) {
 	a.mu.Lock()
+	if t, ok := a.journal.(tryAppender); ok && !a.busy && len(a.queue) == 0 && t.TryAppend(w, sync, done) {
+		a.mu.Unlock()
+		return
+	}
 	a.queue = append(a.queue, appendReq{w, sync, done})
 	a.mu.Unlock()
 	select {
@@ -42,6 +52,7 @@ func (a *appender) run(stop <-chan struct{}) {
 		a.mu.Lock()
 		batch := a.queue
 		a.queue = spare[:0]
+		a.busy = len(batch) > 0
 		a.mu.Unlock()
 		for i, r := range batch {
 			a.journal.Append(r.writes, r.sync, r.done)

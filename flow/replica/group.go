@@ -42,10 +42,11 @@ type Group struct {
 
 	// Below: owned by the group's goroutine.
 
-	rn    *raft.RawNode
-	store *storage
-	st    state
-	hard  log.HardState // newest handed to the journal
+	rn       *raft.RawNode
+	store    *storage
+	st       state
+	answered answer
+	hard     log.HardState // newest handed to the journal
 
 	ticks     uint64
 	heard     map[ring.ReplicaID]uint64      // tick at which each replica last spoke
@@ -171,7 +172,9 @@ func (g *Group) loop() error {
 		if in.tick {
 			g.tick()
 		}
-		if err := g.work(); err != nil {
+		err = g.work()
+		g.h.outbox.kick()
+		if err != nil {
 			return err
 		}
 		g.settle()
@@ -297,9 +300,23 @@ func (g *Group) send(m *pb.Message) {
 		g.h.metrics.dropped.WithLabelValues("no-address").Inc()
 		return
 	}
-	if !g.h.outbox.add(node, g.id, m) {
+	if !g.h.outbox.add(node, g.id, m, canWait(m) || g.repeats(m)) {
 		g.unreachable(m.GetTo(), m.GetType() == pb.MsgSnap)
 	}
+}
+
+// answer is what this replica told an owner last about how far its log reaches.
+type answer struct{ to, term, index uint64 }
+
+// repeats is true of an answer to an append that tells nothing new.
+func (g *Group) repeats(m *pb.Message) bool {
+	if m.GetType() != pb.MsgAppResp || m.GetReject() {
+		return false
+	}
+	now := answer{m.GetTo(), m.GetTerm(), m.GetIndex()}
+	same := now == g.answered
+	g.answered = now
+	return same
 }
 
 // unreachable tells raft that a message did not leave.

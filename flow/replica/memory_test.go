@@ -92,7 +92,8 @@ func TestHeartbeatsOfAllGroupsLeaveInOneFrameAndNothingWaitsBehindThem(t *testin
 		}()
 		beat := func(i byte, context []byte) {
 			from, to, term := uint64(1), uint64(2), uint64(3)
-			o.add(ring.NodeID{2}, testGroup(i), &pb.Message{Type: pb.MsgHeartbeat.Enum(), From: &from, To: &to, Term: &term, Context: context})
+			o.add(ring.NodeID{2}, testGroup(i), &pb.Message{Type: pb.MsgHeartbeat.Enum(), From: &from, To: &to, Term: &term, Context: context}, context == nil)
+			o.kick()
 		}
 		for i := range byte(50) {
 			beat(i, nil)

@@ -14,7 +14,7 @@ const frameTarget = 1 << 20
 
 // outbox gathers the messages of all groups to one peer into few frames. Groups add without blocking; one goroutine hands
 // frames to the Sender as fast as it takes them, so that frames grow exactly when the sender is busy. Order is kept per peer
-// and class. A full queue drops, and raft is told.
+// and class. A full queue drops, and raft is told. Whoever adds kicks afterwards.
 type outbox struct {
 	h     *Host
 	limit int
@@ -26,6 +26,11 @@ type outbox struct {
 	gathering bool
 	lanes     map[laneKey]*lane
 	dirty     []laneKey
+	urgent    bool      // something was added that somebody waits for, and nobody was told yet
+	flushed   time.Time // when frames were handed over last
+
+	// flushing is held by whoever hands frames over, so that they keep their order. Under it, only Send is called: it never blocks.
+	flushing sync.Mutex
 }
 
 type laneKey struct {
@@ -54,8 +59,8 @@ func newOutbox(h *Host) *outbox {
 	return o
 }
 
-// add queues one message; false when it was dropped.
-func (o *outbox) add(to ring.NodeID, g ring.GroupID, m *pb.Message) bool {
+// add queues one message; false when it was dropped. wait: nobody waits for it, so it may gather with others (canWait).
+func (o *outbox) add(to ring.NodeID, g ring.GroupID, m *pb.Message, wait bool) bool {
 	key := laneKey{to, classOf(m)}
 	o.mu.Lock()
 	l := o.lanes[key]
@@ -83,31 +88,53 @@ func (o *outbox) add(to ring.NodeID, g ring.GroupID, m *pb.Message) bool {
 		l.queued = true
 		o.dirty = append(o.dirty, key)
 	}
-	if canWait(m) {
-		if !o.gathering {
-			o.gathering = true
-			o.gather.Reset(gatherTime)
-		}
-		o.mu.Unlock()
-		return true
+	o.urgent = o.urgent || !wait
+	if !o.gathering {
+		o.gathering = true
+		o.gather.Reset(gatherTime)
 	}
 	o.mu.Unlock()
+	return true
+}
+
+// kick is called by a group that has added what it had to say. On a quiet node the group hands it over itself, for waking another
+// goroutine costs more than the handing over; on a busy one run does, and frames fill meanwhile.
+func (o *outbox) kick() {
+	o.mu.Lock()
+	urgent := o.urgent
+	o.urgent = false
+	quiet := urgent && time.Since(o.flushed) > quietTime
+	o.mu.Unlock()
+	if !urgent {
+		return
+	}
+	if quiet && o.flushing.TryLock() {
+		o.flushLocked()
+		o.flushing.Unlock()
+		return
+	}
 	select {
 	case o.wake <- struct{}{}:
 	default:
 	}
-	return true
 }
+
+// quietTime without a frame makes a node quiet: above the time that a busy one needs to fill a frame.
+const quietTime = 300 * time.Microsecond
 
 // gatherTime is how long messages that nobody waits for may gather. All groups tick at once but speak one after the other:
 // without it, each would leave in a frame, and in a packet, of its own. It is small against an election timeout.
 const gatherTime = 5 * time.Millisecond
 
-// canWait is true of heartbeats and their answers that no read waits for.
+// canWait is true of heartbeats and their answers that no read waits for, and of appends without entries: they carry a commit index
+// that the next append carries too. Followers learn of a commit by gatherTime later, and publishers are answered sooner, because
+// those messages do not compete with the answer.
 func canWait(m *pb.Message) bool {
 	switch m.GetType() {
 	case pb.MsgHeartbeat, pb.MsgHeartbeatResp:
 		return len(m.GetContext()) == 0
+	case pb.MsgApp:
+		return len(m.GetEntries()) == 0
 	}
 	return false
 }
@@ -130,11 +157,14 @@ func (o *outbox) run(stop <-chan struct{}) {
 		case <-o.wake:
 		case <-o.gather.C:
 		}
-		o.flush()
+		o.flushing.Lock()
+		o.flushLocked()
+		o.flushing.Unlock()
 	}
 }
 
-func (o *outbox) flush() {
+// flushLocked hands over everything there is. The caller holds flushing.
+func (o *outbox) flushLocked() {
 	for {
 		o.mu.Lock()
 		if o.gathering {
@@ -142,6 +172,7 @@ func (o *outbox) flush() {
 			o.gather.Stop()
 		}
 		if len(o.dirty) == 0 {
+			o.flushed = time.Now()
 			o.mu.Unlock()
 			return
 		}
