@@ -16,7 +16,7 @@ import (
 type outBatch struct {
 	builder *batch.Builder
 	parts   []part
-	lost    int // events of dead parts that the builder still holds
+	lost    int // bytes of dead parts that the builder still holds
 	flags   byte
 	seq     uint64
 	frame   []byte // encoded once, sent again after a change of owner
@@ -29,6 +29,7 @@ type part struct {
 	req   *request
 	first uint32 // position in the batch of the first event
 	index []int  // positions in the request
+	bytes int    // in the builder
 	dead  bool   // the request gave it up before it was sent: it must not be stored
 	left  bool   // the request gave it up after it was sent: nobody waits for it
 }
@@ -44,15 +45,17 @@ func newOutBatch() *outBatch {
 
 // add appends one event of a request.
 func (o *outBatch) add(r *batch.Record, id batch.Identity, req *request, index int) error {
-	pos := uint32(o.builder.Len())
+	pos, before := uint32(o.builder.Len()), o.builder.RawBytes()
 	if err := o.builder.AddIdentified(r, id); err != nil {
 		return err
 	}
+	size := o.builder.RawBytes() - before
 	if n := len(o.parts); n > 0 && o.parts[n-1].req == req {
 		o.parts[n-1].index = append(o.parts[n-1].index, index)
+		o.parts[n-1].bytes += size
 		return nil
 	}
-	o.parts = append(o.parts, part{req: req, first: pos, index: []int{index}})
+	o.parts = append(o.parts, part{req: req, first: pos, index: []int{index}, bytes: size})
 	return nil
 }
 
@@ -86,7 +89,7 @@ func (o *outBatch) give(req *request, err error, sent bool) {
 		}
 		p.req, p.dead, p.left = nil, !sent, sent
 		if !sent {
-			o.lost += len(p.index)
+			o.lost += p.bytes
 		}
 		for _, index := range p.index {
 			req.results[index].Err = err

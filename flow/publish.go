@@ -206,7 +206,7 @@ func (b *Broker) choose(s *catalog.Stream, r *batch.Record, id batch.Identity, o
 
 // stickyBytes is how much of one request goes to one partition before the next: a few batches that its group replicates, syncs and
 // applies together cost less than as many spread over as many groups.
-const stickyBytes = 4 * batch.TargetBytes
+const stickyBytes = 2 * batch.TargetBytes
 
 // spreader sends events without key and identity to the open partition with the least queued bytes, sticky for stickyBytes.
 type spreader struct {

@@ -167,7 +167,7 @@ func (s *session) giveLocked(o *outBatch, req *request, refusal error) bool {
 		o.discard()
 		return false
 	}
-	if 2*o.lost > o.builder.Len() {
+	if 2*o.lost > o.builder.RawBytes() {
 		if err := o.rebuild(); err != nil {
 			s.queued.Add(-before)
 			o.fail(err)
