@@ -45,7 +45,7 @@ func newOutBatch() *outBatch {
 
 // add appends one event of a request.
 func (o *outBatch) add(r *batch.Record, id batch.Identity, req *request, index int) error {
-	pos, before := uint32(o.builder.Len()), o.builder.RawBytes()
+	before := o.builder.RawBytes()
 	if err := o.builder.AddIdentified(r, id); err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func (o *outBatch) add(r *batch.Record, id batch.Identity, req *request, index i
 		o.parts[n-1].bytes += size
 		return nil
 	}
-	o.parts = append(o.parts, part{req: req, first: pos, index: []int{index}, bytes: size})
+	o.parts = append(o.parts, part{req: req, index: []int{index}, bytes: size})
 	return nil
 }
 
