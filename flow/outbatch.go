@@ -27,11 +27,10 @@ type outBatch struct {
 // part is a run of one request's events that are neighbours in a batch.
 type part struct {
 	req   *request
-	first uint32 // position in the batch of the first event
-	index []int  // positions in the request
-	bytes int    // in the builder
-	dead  bool   // the request gave it up before it was sent: it must not be stored
-	left  bool   // the request gave it up after it was sent: nobody waits for it
+	index []int // positions in the request
+	bytes int   // in the builder
+	dead  bool  // the request gave it up before it was sent: it must not be stored
+	left  bool  // the request gave it up after it was sent: nobody waits for it
 }
 
 // builders are reused: their buffers are the bulk of what publishing allocates.
