@@ -331,7 +331,7 @@ func unescaped(c byte) byte {
 	return c
 }
 
-// surrogates reads the digits of \uXXXX at b[i], and a low surrogate that follows; n is the bytes taken.
+// surrogates reads the four hexadecimal digits of a \u escape at b[i], and a low surrogate that follows; n is the bytes taken.
 func surrogates(b []byte, i int) (r rune, n int) {
 	r, _ = hex4(b, i)
 	if r < 0xd800 || r > 0xdfff {

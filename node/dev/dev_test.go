@@ -32,7 +32,7 @@ func fakeNode(mode string) {
 		fmt.Println("the reason why")
 		os.Exit(3)
 	}
-	if mode == "stubborn" {
+	if mode == "defiant" {
 		signal.Ignore(syscall.SIGTERM)
 	}
 	if err := os.MkdirAll(arg("--data-dir"), 0o700); err != nil {
@@ -54,7 +54,7 @@ func fakeNode(mode string) {
 	server := &http.Server{Handler: mux}
 	go server.Serve(l)
 	term := make(chan os.Signal, 1)
-	if mode != "stubborn" {
+	if mode != "defiant" {
 		signal.Notify(term, syscall.SIGTERM)
 	}
 	<-term
@@ -169,7 +169,7 @@ func TestFailingNodeIsReportedWithItsLastWords(t *testing.T) {
 }
 
 func TestStubbornNodeIsKilled(t *testing.T) {
-	m := start(t, "stubborn", Options{StopTimeout: 50 * time.Millisecond})
+	m := start(t, "defiant", Options{StopTimeout: 50 * time.Millisecond})
 	wait(t, m)
 	if err := m.Stop(); err == nil || !strings.Contains(err.Error(), "was killed") {
 		t.Errorf("got %v", err)
