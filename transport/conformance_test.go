@@ -98,6 +98,7 @@ func (l *logs) count(word string) int {
 }
 
 type node struct {
+	dials atomic.Int64
 	*transport.Peers
 	id   ring.NodeID
 	name string
@@ -121,13 +122,37 @@ func start(t testing.TB, b backend, name, addr string, opts ...option) *node {
 	return startWith(t, b, name, addr, nil, opts...)
 }
 
+// countedNetwork counts the dials of its node.
+type countedNetwork struct {
+	transport.Network
+	dials *atomic.Int64
+}
+
+type countedEndpoint struct {
+	transport.Endpoint
+	dials *atomic.Int64
+}
+
+func (c countedNetwork) Listen(o transport.ListenOptions) (transport.Endpoint, error) {
+	ep, err := c.Network.Listen(o)
+	if err != nil {
+		return nil, err
+	}
+	return countedEndpoint{ep, c.dials}, nil
+}
+
+func (c countedEndpoint) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	c.dials.Add(1)
+	return c.Endpoint.Dial(ctx, addr)
+}
+
 // startWith registers more handlers before the node runs.
 func startWith(t testing.TB, b backend, name, addr string, more func(*node), opts ...option) *node {
 	t.Helper()
 	n := &node{id: ring.NewNodeID(), name: name, logs: &logs{}}
 	cfg := transport.DefaultConfig()
 	cfg.Self = transport.Identity{NodeID: n.id, Name: name, ClusterID: "c", MeshID: ring.MeshID{1}, Boot: boots.Add(1), Nonce: boots.Load()}
-	cfg.Network = b.node(name, addr)
+	cfg.Network = countedNetwork{b.node(name, addr), &n.dials}
 	cfg.Logger = slog.New(slog.NewTextHandler(n.logs, nil))
 	for _, o := range opts {
 		o(&cfg)

@@ -25,7 +25,8 @@ func refusedBoth(t *testing.T, a, c *node, words ...string) {
 	for _, n := range []*node{a, c} {
 		until(t, n.name+" says why", func() bool { return n.logs.has(append([]string{"level=WARN"}, words...)...) })
 	}
-	time.Sleep(300 * time.Millisecond) // several more attempts
+	more := a.dials.Load() + c.dials.Load() + 3
+	until(t, "they tried several times more", func() bool { return a.dials.Load()+c.dials.Load() >= more })
 	if a.Up(c.id) || c.Up(a.id) {
 		t.Fatal("refused peers are up")
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"runtime"
 	"testing"
-	"time"
 
 	"github.com/skeinmesh/skein/transport/wire"
 )
@@ -63,5 +62,4 @@ func benchPropose(b *testing.B, size int) {
 		n.stop()
 		n.journal.Close()
 	}
-	time.Sleep(50 * time.Millisecond)
 }

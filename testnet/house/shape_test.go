@@ -79,12 +79,8 @@ func TestEveryPackageHasADoc(t *testing.T) {
 // sleepers are test files that may sleep for real, with the reason. No line is needed within a testing/synctest bubble, where time is
 // virtual, nor for the pause of a loop that polls what is real.
 var sleepers = map[string]string{
-	"flow/replica/bench_test.go":        "lets the last replies of a stopped mesh go by, after the timer stopped",
-	"flow/subscribe_test.go":            "runs in a bubble that the harness makes: time is virtual",
-	"flow/replica/host_test.go":         "runs in a bubble that the harness makes: time is virtual",
-	"transport/hostile_test.go":         "gives the peer time to do what it must not do",
-	"transport/security_test.go":        "gives the peer time to do what it must not do",
-	"transport/quicnet/quicnet_test.go": "what the two sides exchange meanwhile cannot be observed",
+	"flow/subscribe_test.go":    "runs in a bubble that the harness makes: time is virtual",
+	"flow/replica/host_test.go": "runs in a bubble that the harness makes: time is virtual",
 }
 
 func TestNoTestSleepsForReal(t *testing.T) {

@@ -192,18 +192,31 @@ func forwardInitial(t *testing.T, sock *net.UDPConn, to *net.UDPAddr) {
 func TestPeerLearnsOfAKilledAndRestartedNodeWithItsNextPacket(t *testing.T) {
 	mine := secret(t, "s")
 	a, c := listen(t, "127.0.0.1:0", secret(t, "s"), &heard{}, nil), listen(t, "127.0.0.1:0", mine, &heard{}, nil)
-	accepted := make(chan struct{})
+	accepted := make(chan transport.Conn, 1)
 	go func() {
-		defer close(accepted)
-		_, _ = c.Accept(context.Background())
+		peer, _ := c.Accept(context.Background())
+		accepted <- peer
 	}()
 	conn, err := a.Dial(within(t, 5*time.Second), c.Addr())
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-accepted
-	time.Sleep(50 * time.Millisecond) // connection ids and reset tokens are exchanged
-	_ = c.sock.Close()                // as kill -9: no word to the peer
+	// What the accepting side says on a stream comes behind its connection ids and reset tokens.
+	hello, err := (<-accepted).OpenStream(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := hello.Write([]byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	heardIt, err := conn.AcceptStream(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := heardIt.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.sock.Close() // as kill -9: no word to the peer
 	addr := c.Addr()
 	listen(t, addr, mine, &heard{}, nil)
 	s, err := conn.OpenStream(context.Background())
