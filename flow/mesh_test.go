@@ -16,6 +16,7 @@ import (
 	"github.com/skeinmesh/skein/flow/batch"
 	"github.com/skeinmesh/skein/flow/catalog"
 	"github.com/skeinmesh/skein/flow/credit"
+	"github.com/skeinmesh/skein/flow/log"
 	"github.com/skeinmesh/skein/flow/log/logtest"
 	"github.com/skeinmesh/skein/flow/partition"
 	"github.com/skeinmesh/skein/flow/replica"
@@ -47,6 +48,7 @@ type node struct {
 
 	up      bool // under mesh.mu
 	full    atomic.Bool
+	lag     atomic.Int64 // of each journal write, in ns
 	host    *replica.Host
 	broker  *Broker
 	cancel  context.CancelFunc
@@ -92,8 +94,9 @@ func (m *mesh) found() {
 }
 
 func (nd *node) start() {
-	journal, store := nd.disk.OpenJournal(), nd.disk.OpenStore()
-	nd.files = []io.Closer{journal, store}
+	twin, store := nd.disk.OpenJournal(), nd.disk.OpenStore()
+	nd.files = []io.Closer{twin, store}
+	journal := slowJournal{twin, &nd.lag}
 	peers := &fakePeers{nd}
 	logger := slog.New(slog.DiscardHandler)
 	cfg := replica.DefaultConfig()
@@ -130,6 +133,19 @@ func (nd *node) start() {
 	nd.m.mu.Lock()
 	nd.life, nd.up = ctx, true
 	nd.m.mu.Unlock()
+}
+
+// slowJournal is a journal whose disk takes lag longer for each write.
+type slowJournal struct {
+	log.Journal
+	lag *atomic.Int64
+}
+
+func (j slowJournal) Append(writes []log.Write, sync bool, done func(error)) {
+	j.Journal.Append(writes, sync, func(err error) {
+		time.Sleep(time.Duration(j.lag.Load()))
+		done(err)
+	})
 }
 
 func (nd *node) run(fn func(context.Context) error, ctx context.Context) {

@@ -343,3 +343,20 @@ func TestDeletedStreamRefusesAndItsSuccessorStartsAfresh(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// A session needs a commit to open; on a disk that takes seconds for one, giving up and trying again would never succeed.
+func TestOwnerOnASlowDiskStillOpensSessions(t *testing.T) {
+	inMesh(t, 3, nil, func(t *testing.T, m *mesh) {
+		info := m.create("orders", StreamConfig{Partitions: 1})
+		m.owner(info.Partitions[0].Group)
+		for _, nd := range m.nodes {
+			nd.lag.Store(int64(2500 * time.Millisecond))
+		}
+		if _, err := m.publish(1, "orders", event("k", "a"), PublishOptions{}, 30*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		for _, nd := range m.nodes {
+			nd.lag.Store(0)
+		}
+	})
+}

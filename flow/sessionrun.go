@@ -189,12 +189,16 @@ func (s *session) renewLocked() {
 	}
 }
 
+// openPatience bounds the opening of a session. It takes a commit, which on a slow disk takes seconds; that the owner died is noticed
+// by its silence, and that it was replaced by the watch, long before.
+const openPatience = 15 * time.Second
+
 // connect opens the session at an owner, sends again what is in flight, and goes on until the connection ends. The error of
 // a session that has nothing more to do is nil.
 func (s *session) connect(life context.Context, owner ring.NodeID) error {
 	ctx, cancel := context.WithCancel(life)
 	defer cancel()
-	patience := time.AfterFunc(attemptTimeout, cancel)
+	patience := time.AfterFunc(openPatience, cancel)
 	defer patience.Stop()
 	watch := s.b.watchOwner(s.group, owner, cancel)
 	defer watch.stop()
