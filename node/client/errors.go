@@ -68,7 +68,6 @@ func CodeOf(err error) string {
 
 // problem is the body of a refusal.
 type problem struct {
-	Type         string `json:"type"`
 	Title        string `json:"title"`
 	Status       int    `json:"status"`
 	Detail       string `json:"detail"`
@@ -76,7 +75,6 @@ type problem struct {
 	Retryable    bool   `json:"retryable"`
 	Node         string `json:"node"`
 	RetryAfterMS int64  `json:"retry_after_ms"`
-	Earliest     string `json:"earliest"`
 }
 
 func (p problem) toError() *Error {

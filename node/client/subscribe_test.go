@@ -89,7 +89,7 @@ func TestSubscriptionComesBackBehindTheLastEvent(t *testing.T) {
 }
 
 func TestSubscriptionEndsWithAnErrorThatWillNotPass(t *testing.T) {
-	s, _ := feed(t, send(ev(0, 0), `{"cursor":"c1","error":{"code":"offset-expired","status":410,"detail":"gone","retryable":false}}`+"\n"))
+	s, _ := feed(t, send(ev(0, 0), `{"cursor":"c1","error":{"code":"offset-expired","status":410,"detail":"gone","retryable":false,"earliest":17}}`+"\n"))
 	c := newTestClient(t, Config{Servers: []string{s.URL}})
 	sub, err := c.Subscribe(testContext(t), "s", SubscribeRequest{From: "0:0"})
 	if err != nil {
@@ -101,6 +101,19 @@ func TestSubscriptionEndsWithAnErrorThatWillNotPass(t *testing.T) {
 	}
 	if _, again := sub.Next(); again != err {
 		t.Errorf("then %v", again)
+	}
+}
+
+func TestExpiredOffsetIsNamedWhereASubscriptionBegins(t *testing.T) {
+	s, _ := feed(t, func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusGone)
+		fmt.Fprint(w, `{"title":"Gone","status":410,"detail":"the earliest offset is 17","code":"offset-expired","retryable":false,"earliest":17}`)
+	})
+	c := newTestClient(t, Config{Servers: []string{s.URL}})
+	_, err := c.Subscribe(testContext(t), "s", SubscribeRequest{From: "0:0"})
+	if CodeOf(err) != "offset-expired" || !strings.Contains(err.Error(), "the earliest offset is 17 (offset-expired)") {
+		t.Errorf("got %v", err)
 	}
 }
 
