@@ -16,6 +16,9 @@ const (
 	flagAccept byte = 1 // answer once proposed, too
 )
 
+// maxCredit bounds the credit of one session, in bytes: an owner that grants more is not believed.
+const maxCredit = 1 << 30
+
 type publishHello struct {
 	Group   ring.GroupID `msgpack:"g"`
 	Session [16]byte     `msgpack:"s"`

@@ -6,7 +6,6 @@ import (
 	"io"
 	"time"
 
-	"github.com/skeinmesh/skein/flow/credit"
 	"github.com/skeinmesh/skein/ring"
 	"github.com/skeinmesh/skein/transport/wire"
 )
@@ -199,10 +198,10 @@ func (p *pump) transmit(ctx context.Context, o *outBatch) error {
 // handle takes one answer. Answers come in order.
 func (p *pump) handle(a *publishAck) error {
 	s := p.s
-	if a.Credit < 0 || a.Credit > credit.MaxWindow {
+	if a.Credit < 0 || a.Credit > maxCredit {
 		return wire.Errorf(wire.KindInternal, "", "owner granted %d bytes of credit", a.Credit)
 	}
-	p.credit = min(p.credit+a.Credit, credit.MaxWindow)
+	p.credit = min(p.credit+a.Credit, maxCredit)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if a.Accepted {

@@ -13,10 +13,9 @@ import (
 // or the readers read, which is well below a second unless they stand still.
 const RetryAfter = time.Second
 
-// Budget is a number of bytes that may be held at once. A child's reservations count in its parent too. Safe for concurrent use.
+// Budget is a number of bytes that may be held at once. Safe for concurrent use.
 type Budget struct {
-	limit  int64
-	parent *Budget
+	limit int64
 
 	mu    sync.Mutex
 	used  int64
@@ -31,27 +30,14 @@ type waiter struct {
 // NewBudget makes a budget of limit bytes; below 0 counts as 0.
 func NewBudget(limit int64) *Budget { return &Budget{limit: max(limit, 0)} }
 
-// Child makes a budget that takes what is reserved in it from b too: a share that its holder cannot pass, such as a
-// partition's of the node's. The children's limits may add up to more than b's.
-func (b *Budget) Child(limit int64) *Budget {
-	return &Budget{limit: min(max(limit, 0), b.limit), parent: b}
-}
-
 // Limit is the largest reservation there can be.
 func (b *Budget) Limit() int64 { return b.limit }
 
-// Used is what is reserved, in bytes. In a child that includes what still waits for the parent.
+// Used is what is reserved, in bytes.
 func (b *Budget) Used() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.used
-}
-
-// Waiting is the number of reservations that wait.
-func (b *Budget) Waiting() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.queue.Len()
 }
 
 // TryReserve reserves n bytes if it can at once, and if nobody waits who came before. n below 1 needs nothing.
@@ -59,14 +45,9 @@ func (b *Budget) TryReserve(n int64) bool {
 	if n <= 0 {
 		return true
 	}
-	if !b.tryOwn(n) {
-		return false
-	}
-	if b.parent == nil || b.parent.TryReserve(n) {
-		return true
-	}
-	b.releaseOwn(n)
-	return false
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.tryLocked(n)
 }
 
 // Reserve reserves n bytes, and waits for its turn until ctx ends. n below 1 needs nothing. Errors: KindNoCredit
@@ -78,42 +59,6 @@ func (b *Budget) Reserve(ctx context.Context, n int64) error {
 	if n > b.limit {
 		return wire.Errorf(wire.KindInvalid, wire.CodeTooLarge, "%d bytes do not fit a budget of %d", n, b.limit)
 	}
-	if err := b.reserveOwn(ctx, n); err != nil {
-		return err
-	}
-	if b.parent == nil {
-		return nil
-	}
-	if err := b.parent.Reserve(ctx, n); err != nil {
-		b.releaseOwn(n)
-		return err
-	}
-	return nil
-}
-
-// Release gives back n bytes that were reserved. More than that is a bug of the caller's, and panics: the budget would no
-// longer bound anything.
-func (b *Budget) Release(n int64) {
-	for ; b != nil && n > 0; b = b.parent {
-		b.releaseOwn(n)
-	}
-}
-
-func (b *Budget) tryOwn(n int64) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.tryLocked(n)
-}
-
-func (b *Budget) tryLocked(n int64) bool {
-	if b.queue.Len() > 0 || n > b.limit-b.used {
-		return false
-	}
-	b.used += n
-	return true
-}
-
-func (b *Budget) reserveOwn(ctx context.Context, n int64) error {
 	b.mu.Lock()
 	if b.tryLocked(n) {
 		b.mu.Unlock()
@@ -143,7 +88,12 @@ func (b *Budget) reserveOwn(ctx context.Context, n int64) error {
 	return overloaded(ctx)
 }
 
-func (b *Budget) releaseOwn(n int64) {
+// Release gives back n bytes that were reserved. More than that is a bug of the caller's, and panics: the budget would no
+// longer bound anything. n below 1 gives nothing back.
+func (b *Budget) Release(n int64) {
+	if n <= 0 {
+		return
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if n > b.used {
@@ -151,6 +101,14 @@ func (b *Budget) releaseOwn(n int64) {
 	}
 	b.used -= n
 	b.serveLocked()
+}
+
+func (b *Budget) tryLocked(n int64) bool {
+	if b.queue.Len() > 0 || n > b.limit-b.used {
+		return false
+	}
+	b.used += n
+	return true
 }
 
 // serveLocked serves those at the head of the queue that fit.
