@@ -74,12 +74,6 @@ func ParseNodeID(s string) (NodeID, error) { id, err := uuid.Parse(s); return No
 // ParseMeshID reads the textual form that String gives.
 func ParseMeshID(s string) (MeshID, error) { id, err := uuid.Parse(s); return MeshID(id), err }
 
-// ParseStreamID reads the textual form that String gives.
-func ParseStreamID(s string) (StreamID, error) { id, err := uuid.Parse(s); return StreamID(id), err }
-
-// ParseGroupID reads the textual form that String gives.
-func ParseGroupID(s string) (GroupID, error) { id, err := uuid.Parse(s); return GroupID(id), err }
-
 // MarshalText makes the ids readable in JSON and YAML.
 func (id NodeID) MarshalText() ([]byte, error) { return uuid.UUID(id).MarshalText() }
 

@@ -55,26 +55,6 @@ func (r *Ring) Replicas(g GroupID, n int, current []NodeID) []NodeID {
 	return out
 }
 
-// Preference lists every member that may get something new, in the order in which the group would want them: its home,
-// then by weighted rendezvous, zones ignored.
-func (r *Ring) Preference(g GroupID) []NodeID {
-	home := r.home(g)
-	cands := make([]candidate, 0, len(r.members))
-	for i, m := range r.members {
-		if !m.Cordoned {
-			cands = append(cands, candidate{member: int32(i), home: int32(i) == home, score: r.memberScore(g, int32(i))})
-		}
-	}
-	slices.SortFunc(cands, func(a, b candidate) int {
-		return cmp.Or(cmp.Compare(boolInt(b.home), boolInt(a.home)), compareScore(a, b))
-	})
-	out := make([]NodeID, len(cands))
-	for i, c := range cands {
-		out[i] = r.members[c.member].ID
-	}
-	return out
-}
-
 // compareScore orders by rendezvous, and by member index (the order of ids) where scores tie.
 func compareScore(a, b candidate) int {
 	return cmp.Or(cmp.Compare(a.score, b.score), cmp.Compare(a.member, b.member))

@@ -7,8 +7,8 @@ import (
 	"github.com/buraksezer/consistent"
 )
 
-// loadFactor lets a member hold 25 % more slots than its share. It must exceed 1: below, slots find no room.
-const loadFactor = 1.25
+// LoadFactor lets a member hold 25 % more slots than its share. It must exceed 1: below, slots find no room.
+const LoadFactor = 1.25
 
 // maxUnits bounds how many ring entries the heaviest member gets, that is the precision of weights.
 const maxUnits = 16
@@ -43,7 +43,7 @@ func assignSlots(ms []Member, slots int) []int32 {
 		Hasher:            slotHasher{},
 		PartitionCount:    slots,
 		ReplicationFactor: pointsPerUnit(len(units)),
-		Load:              loadFactor,
+		Load:              LoadFactor,
 	})
 	out := make([]int32, slots)
 	for i := range out {
