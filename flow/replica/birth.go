@@ -157,11 +157,14 @@ func (h *Host) meets(g *Group, b Birth) (done bool, err error) {
 	return false, nil
 }
 
-// writeSync writes to the journal and waits until it is durable. It gives up only when the host stops: what is on disk then
-// decides at the next start.
-func (h *Host) writeSync(w log.Write) error {
+// writeSync writes to the journal and waits until it is durable.
+func (h *Host) writeSync(w log.Write) error { return h.writeAll([]log.Write{w}, true) }
+
+// writeAll writes to the journal and waits until that, and all that was on its way before, is there. It gives up only when the host
+// stops: what is on disk then decides at the next start.
+func (h *Host) writeAll(ws []log.Write, sync bool) error {
 	ch := make(chan error, 1)
-	h.appender.add([]log.Write{w}, true, func(err error) { ch <- err })
+	h.appender.add(ws, sync, func(err error) { ch <- err })
 	select {
 	case err := <-ch:
 		if err != nil {

@@ -361,6 +361,12 @@ func TestReplicaThatMetAFullDiskComesBackWhenThereIsSpace(t *testing.T) {
 		m.propose(g, "b")
 		<-gr.Done()
 		m.propose(g, "c")
+		n.journal.hold(true)
+		time.Sleep(3 * reopenPause)
+		if _, ok := n.host.Group(g); ok {
+			t.Fatal("open again before the journal has what the replica left on its way there")
+		}
+		n.journal.hold(false)
 		m.await("the replica again", func() bool { _, ok := n.host.Group(g); return ok })
 		m.propose(g, "d")
 		if got := m.converge(g, 0, 1, 2); len(got) != 4 {

@@ -49,6 +49,10 @@ func (h *Host) reopen(b Birth) error {
 	if _, ok := h.Group(b.Group); ok {
 		return nil
 	}
+	// What the stopped replica left on its way to the journal must be there before the journal is read: it may cut the log back.
+	if err := h.writeAll(nil, false); err != nil {
+		return err
+	}
 	gs, known := h.cfg.Journal.Load(b.Group)
 	if !known || gs.Birth == nil {
 		return nil

@@ -28,6 +28,7 @@ func RunJournal(t *testing.T, open func(t testing.TB, dir string) log.Journal) {
 		"KeepsHardStateWithoutSyncOverAClose":           testHardState,
 		"ServesManyGroupsAndReadersAtTheSameTime":       testConcurrent,
 		"TakesTwoWritesToOneGroupInOneUnitInOrder":      testTwoWrites,
+		"AnEmptyUnitEndsWhenThoseBeforeItAreVisible":    testEmptyUnit,
 		"ShowsNothingOfAGroupThatWasNeverWrittenTo":     testUnknown,
 		"KeepsEmptyEntriesTypesAndEmptyBirthsAsTheyAre": testEmpty,
 	} {
@@ -377,6 +378,18 @@ func testConcurrent(t *testing.T, s *suite) {
 		})
 	}
 	all.Wait()
+}
+
+func testEmptyUnit(t *testing.T, s *suite) {
+	j := s.start(t)
+	g := groupOf(0)
+	j.Append([]log.Write{{Group: g, Entries: []log.Entry{{Index: 1, Term: 1}}}}, true, func(error) {})
+	if err := write(j, false); err != nil {
+		t.Fatal(err)
+	}
+	if st, ok := j.Load(g); !ok || st.Last != 1 {
+		t.Fatalf("%+v", st)
+	}
 }
 
 func testTwoWrites(t *testing.T, s *suite) {
