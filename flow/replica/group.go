@@ -415,6 +415,9 @@ func (g *Group) stop(err error) {
 		g.h.unwritten.add(-op.bytes)
 	}
 	g.children.Wait()
+	if g.fetch != nil {
+		discard(g.fetch.staged) // fetched, and nobody was told in time
+	}
 	g.syncSlot <- struct{}{} // never given back: no Sync after Close
 	g.role, g.lead, g.isReady = raft.StateFollower, raft.None, false
 	g.publish()

@@ -97,9 +97,7 @@ func (g *Group) startFetch(from ring.NodeID, m *pb.Message) {
 	g.log.Info("fetching a snapshot", "peer", from.String(), "index", index)
 	g.spawn(func() {
 		err := g.runFetch(from, hello, f)
-		if !g.post(func() { g.endFetch(m, f, err) }) {
-			discard(f.staged)
-		}
+		g.post(func() { g.endFetch(m, f, err) }) // else stop discards it
 	})
 }
 
