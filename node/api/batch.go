@@ -18,34 +18,30 @@ const maxBatchEvents = 1 << 20
 
 // publishBatch stores many events: POST /v1/streams/{stream}/events/batch. One chunk is read and parsed while the one before is being
 // published; publishing itself is one after the other, which is what keeps the order within a key.
-func (s *Server) publishBatch(c *Call) {
+func (s *Server) publishBatch(c *Call) error {
 	p, err := c.publishParams()
 	if err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	f, err := c.newFeed(p)
 	if err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	summary, err := c.Flag("summary")
 	if err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	body := c.pacedBody()
 	defer body.done()
 	var closeDecoder func()
 	if f.r, closeDecoder, err = c.decoded(body); err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	defer closeDecoder()
 	run := &batchRun{c: c, p: p, feed: f, body: body, results: results{summary: summary, c: c}}
+	defer func() { s.budget.Release(run.results.charged) }()
 	run.all()
-	run.answer()
-	s.budget.Release(run.results.charged)
+	return run.answer()
 }
 
 // newFeed reads the parameters that say how the body is cut and parsed.
@@ -197,19 +193,19 @@ func (b *batchRun) send(ch *chunk) ([]flow.PublishResult, error) {
 	return res, nil
 }
 
-// answer writes 200 when anything was stored, else the problem that came first.
-func (b *batchRun) answer() {
+// answer writes 200 when anything was stored, else it returns the problem that came first.
+func (b *batchRun) answer() error {
 	r := &b.results
 	switch {
 	case r.stored() == 0 && b.stop != nil:
-		b.c.Fail(b.stop)
+		return b.stop
 	case r.stored() == 0 && r.n == 0:
-		b.c.Fail(invalid("the batch has no events"))
+		return invalid("the batch has no events")
 	case r.stored() == 0:
 		p := *r.errs[0].p
 		p.Detail = "event " + strconv.Itoa(r.errs[0].item) + ": " + p.Detail
-		b.c.Fail(&p)
-	default:
-		r.write(b.c, b.p.opt.Ack == flow.AckNone, b.stop)
+		return &p
 	}
+	r.write(b.c, b.p.opt.Ack == flow.AckNone, b.stop)
+	return nil
 }

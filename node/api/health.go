@@ -17,14 +17,15 @@ import (
 var openAPIDoc []byte
 
 // livez answers as long as the process can: it never asks a peer or a disk.
-func (s *Server) livez(c *Call) { c.Bytes(http.StatusOK, "text/plain; charset=utf-8", []byte("ok\n")) }
+func (s *Server) livez(c *Call) error {
+	return c.Bytes(http.StatusOK, "text/plain; charset=utf-8", []byte("ok\n"))
+}
 
 // readyz answers 503 while a condition for taking traffic is missing; ?verbose lists them all.
-func (s *Server) readyz(c *Call) {
+func (s *Server) readyz(c *Call) error {
 	verbose, err := c.Flag("verbose")
 	if err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	checks := s.dep.Mesh.Readiness(c.R.Context())
 	if s.draining() {
@@ -49,18 +50,18 @@ func (s *Server) readyz(c *Call) {
 	if status != http.StatusOK {
 		c.w.Header().Set("Retry-After", "1")
 	}
-	c.JSON(status, body)
+	return c.JSON(status, body)
 }
 
-func (s *Server) metricsPage(c *Call) {
+func (s *Server) metricsPage(c *Call) error {
 	if s.dep.Gatherer == nil {
-		c.Bytes(http.StatusOK, "text/plain; version=0.0.4; charset=utf-8", nil)
-		return
+		return c.Bytes(http.StatusOK, "text/plain; version=0.0.4; charset=utf-8", nil)
 	}
 	promhttp.HandlerFor(s.dep.Gatherer, promhttp.HandlerOpts{MaxRequestsInFlight: 4}).ServeHTTP(c.W, c.R)
+	return nil
 }
 
-func (s *Server) version(c *Call) {
+func (s *Server) version(c *Call) error {
 	v := struct {
 		Version  string `json:"version"`
 		Revision string `json:"revision,omitempty"`
@@ -80,22 +81,22 @@ func (s *Server) version(c *Call) {
 			}
 		}
 	}
-	c.JSON(http.StatusOK, v)
+	return c.JSON(http.StatusOK, v)
 }
 
-func (s *Server) openAPI(c *Call) { c.Bytes(http.StatusOK, "application/json", openAPIDoc) }
+func (s *Server) openAPI(c *Call) error {
+	return c.Bytes(http.StatusOK, "application/json", openAPIDoc)
+}
 
 // pprof serves profiles to callers on this host alone: they show memory contents and cost CPU.
-func (s *Server) pprof(c *Call) {
+func (s *Server) pprof(c *Call) error {
 	host, _, err := net.SplitHostPort(c.R.RemoteAddr)
 	if err != nil || !loopbackHost(host) || c.R.Header.Get("X-Forwarded-For") != "" || c.R.Header.Get("Forwarded") != "" {
-		c.Fail(NewProblem(http.StatusForbidden, codeLoopbackOnly, "profiles are served to this host alone"))
-		return
+		return NewProblem(http.StatusForbidden, codeLoopbackOnly, "profiles are served to this host alone")
 	}
 	secs, err := c.Int("seconds", 30, 1, 300)
 	if err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	// The profile writes nothing until it is done, so the server's own write deadline would cut it.
 	_ = http.NewResponseController(c.W).SetWriteDeadline(time.Now().Add(time.Duration(secs)*time.Second + 30*time.Second))
@@ -116,4 +117,5 @@ func (s *Server) pprof(c *Call) {
 	default:
 		pprof.Handler(name).ServeHTTP(c.W, c.R)
 	}
+	return nil
 }

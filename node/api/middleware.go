@@ -30,11 +30,13 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		s.log.Debug("request", "request", c.ID, "method", r.Method, "route", c.route.Pattern, "status", c.w.status,
 			"code", c.problem, "bytes", c.w.bytes, "took", time.Since(start), "remote", r.RemoteAddr)
 	}()
-	if err := s.admit(c); err != nil {
-		c.Fail(err)
-		return
+	err := s.admit(c)
+	if err == nil {
+		err = c.route.Handle(c)
 	}
-	c.route.Handle(c)
+	if err != nil {
+		c.Fail(err)
+	}
 }
 
 // admit does all checks that come before a handler; on success c.route is set.

@@ -20,7 +20,7 @@ const (
 
 // page answers {"events":[…],"next_cursor":…}. Events are written as they come, so that a page costs one buffer; the status is
 // settled by the first read.
-func (c *Call) page(ctx context.Context, p readParams, sub flow.Subscription) {
+func (c *Call) page(ctx context.Context, p readParams, sub flow.Subscription) error {
 	wait := p.wait
 	if wait == 0 {
 		wait = pageGlance
@@ -35,8 +35,7 @@ func (c *Call) page(ctx context.Context, p readParams, sub flow.Subscription) {
 		chunk, err := nextWithin(ctx, sub, wait, p.limit-n)
 		if err != nil {
 			if n == 0 && !errors.Is(err, context.DeadlineExceeded) {
-				c.Fail(readError(ctx, err))
-				return
+				return readError(ctx, err)
 			}
 			break // nothing more in time; what ails the source is told when the next page is asked
 		}
@@ -52,7 +51,7 @@ func (c *Call) page(ctx context.Context, p readParams, sub flow.Subscription) {
 			if len(buf) > 60<<10 {
 				written += len(buf)
 				if buf, err = c.pagePart(buf); err != nil {
-					return // the client left
+					return nil // the client left
 				}
 			}
 		}
@@ -69,6 +68,7 @@ func (c *Call) page(ctx context.Context, p readParams, sub flow.Subscription) {
 	buf = append(buf, `],"next_cursor":`...)
 	buf = appendJSONString(buf, next)
 	_, _ = c.pagePart(append(buf, "}\n"...))
+	return nil
 }
 
 func nextWithin(ctx context.Context, sub flow.Subscription, wait time.Duration, n int) (flow.Chunk, error) {

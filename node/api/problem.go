@@ -236,25 +236,25 @@ func (c *Call) Fail(err error) {
 		_ = http.NewResponseController(c.w.ResponseWriter).SetReadDeadline(time.Now().Add(refusalGrace))
 	}
 	c.problem = p.Code
-	c.Bytes(p.Status, "application/problem+json", appendProblem(nil, p, c.s.cfg.Identity.Node, c.ID))
+	_ = c.Bytes(p.Status, "application/problem+json", appendProblem(nil, p, c.s.cfg.Identity.Node, c.ID))
 }
 
-// JSON answers with v, encoded by encoding/json: for answers off the hot path.
-func (c *Call) JSON(status int, v any) {
+// JSON answers with v, encoded by encoding/json: for answers off the hot path. Its error is that of the encoding.
+func (c *Call) JSON(status int, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
-	c.Bytes(status, "application/json", append(b, '\n'))
+	return c.Bytes(status, contentJSON, append(b, '\n'))
 }
 
-// Bytes answers with a whole body.
-func (c *Call) Bytes(status int, contentType string, body []byte) {
+// Bytes answers with a whole body. It returns nil: a client that left needs no answer.
+func (c *Call) Bytes(status int, contentType string, body []byte) error {
 	h := c.w.Header()
 	h.Set("Content-Type", contentType)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	h.Set("X-Content-Type-Options", "nosniff")
 	c.w.WriteHeader(status)
-	_, _ = c.w.Write(body) // a client that left needs no answer
+	_, _ = c.w.Write(body)
+	return nil
 }

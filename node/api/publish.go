@@ -23,23 +23,20 @@ var bodyPool = sync.Pool{New: func() any { b := make([]byte, pooledBody); return
 const pooledBody = 16 << 10
 
 // publishOne stores one event: POST /v1/streams/{stream}/events.
-func (s *Server) publishOne(c *Call) {
+func (s *Server) publishOne(c *Call) error {
 	p, err := c.publishParams()
 	if err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	var rec batch.Record
 	body, release, err := c.readEvent(&rec)
 	if err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	defer release()
 	rec.Key, rec.HasKey = p.key, p.hasKey
 	if err := c.fillEvent(&rec, body); err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	ctx, cancel := context.WithTimeout(c.R.Context(), p.wait)
 	defer cancel()
@@ -50,12 +47,11 @@ func (s *Server) publishOne(c *Call) {
 	}
 	if err != nil {
 		s.met.published["failed"].Inc()
-		c.Fail(publishError(err))
-		return
+		return publishError(err)
 	}
 	s.met.pubBytes.Add(float64(len(rec.Value)))
 	s.countStored(res)
-	c.published(p, &res[0])
+	return c.published(p, &res[0])
 }
 
 func (s *Server) countStored(res []flow.PublishResult) {
@@ -76,7 +72,7 @@ func (s *Server) countStored(res []flow.PublishResult) {
 }
 
 // published answers for one stored event. With ack=none the offset is not known yet.
-func (c *Call) published(p publishParams, r *flow.PublishResult) {
+func (c *Call) published(p publishParams, r *flow.PublishResult) error {
 	if c.s.dep.Owner != nil {
 		if owner := c.s.dep.Owner(p.stream, r.Partition); owner != "" {
 			c.w.Header().Set("Skein-Owner", owner)
@@ -88,8 +84,7 @@ func (c *Call) published(p publishParams, r *flow.PublishResult) {
 	b = append(b, `","partition":`...)
 	b = strconv.AppendUint(b, uint64(r.Partition), 10)
 	if p.opt.Ack == flow.AckNone {
-		c.Bytes(http.StatusAccepted, contentJSON, append(b, "}\n"...))
-		return
+		return c.Bytes(http.StatusAccepted, contentJSON, append(b, "}\n"...))
 	}
 	b = append(b, `,"offset":`...)
 	b = strconv.AppendUint(b, r.Offset, 10)
@@ -99,7 +94,7 @@ func (c *Call) published(p publishParams, r *flow.PublishResult) {
 	b = strconv.AppendInt(b, int64(r.Copies), 10)
 	b = append(b, `,"duplicate":`...)
 	b = strconv.AppendBool(b, r.Duplicate)
-	c.Bytes(http.StatusOK, contentJSON, append(b, "}\n"...))
+	return c.Bytes(http.StatusOK, contentJSON, append(b, "}\n"...))
 }
 
 // publishParams is what both publish routes take from the request line and headers.

@@ -19,7 +19,8 @@ type Route struct {
 	Access Scope
 	// Stream marks answers that go on for as long as the client reads.
 	Stream bool
-	Handle func(c *Call)
+	// Handle answers, or returns why it cannot: then nothing was written yet.
+	Handle func(c *Call) error
 }
 
 // router matches escaped paths segment by segment, so that %2f stays inside its segment, and never redirects: a path that

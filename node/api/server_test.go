@@ -284,8 +284,8 @@ type extra struct{}
 
 func (extra) Routes() []Route {
 	return []Route{
-		{Method: "GET", Pattern: "/v1/extra/{name}", Access: ScopeView, Handle: func(c *Call) { c.JSON(200, map[string]string{"name": c.Path("name")}) }},
-		{Method: "GET", Pattern: "/v1/panics", Access: ScopeView, Handle: func(*Call) { panic("boom") }},
+		{Method: "GET", Pattern: "/v1/extra/{name}", Access: ScopeView, Handle: func(c *Call) error { return c.JSON(200, map[string]string{"name": c.Path("name")}) }},
+		{Method: "GET", Pattern: "/v1/panics", Access: ScopeView, Handle: func(*Call) error { panic("boom") }},
 	}
 }
 

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -50,62 +51,50 @@ func checkOwnName(name string) error {
 	return checkName(name)
 }
 
-func (s *Server) listStreams(c *Call) {
-	ctx, cancel, err := c.Deadline(readDeadline)
-	if err != nil {
-		c.Fail(err)
-		return
-	}
-	defer cancel()
-	list, err := s.dep.Streams.List(ctx)
-	if err != nil {
-		c.Fail(err)
-		return
-	}
-	if list == nil {
-		list = []flow.StreamInfo{}
-	}
-	c.JSON(http.StatusOK, map[string]any{"streams": list})
+func (s *Server) listStreams(c *Call) error {
+	return view(c, func(ctx context.Context) (map[string]any, error) {
+		list, err := s.dep.Streams.List(ctx)
+		if list == nil {
+			list = []flow.StreamInfo{}
+		}
+		return map[string]any{"streams": list}, err
+	})
 }
 
-func (s *Server) getStream(c *Call) {
+func (s *Server) getStream(c *Call) error {
 	name := c.Path("stream")
 	if err := checkName(name); err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	ctx, cancel, err := c.Deadline(readDeadline)
 	if err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	defer cancel()
 	info, err := s.dep.Streams.Get(ctx, name)
 	if err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
-	c.stream(http.StatusOK, info)
+	return c.stream(http.StatusOK, info)
 }
 
 // stream answers with a definition and its version as ETag.
-func (c *Call) stream(status int, info flow.StreamInfo) {
+func (c *Call) stream(status int, info flow.StreamInfo) error {
 	tag := etag(info.Version)
 	c.w.Header().Set("ETag", tag)
 	if status == http.StatusOK && c.R.Method == http.MethodGet && c.R.Header.Get("If-None-Match") == tag {
 		c.w.WriteHeader(http.StatusNotModified)
-		return
+		return nil
 	}
-	c.JSON(status, info)
+	return c.JSON(status, info)
 }
 
 func etag(version uint64) string { return `"` + strconv.FormatUint(version, 10) + `"` }
 
-func (s *Server) putStream(c *Call) {
+func (s *Server) putStream(c *Call) error {
 	name := c.Path("stream")
 	if err := checkOwnName(name); err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	mode := flow.CreateOrSame
 	switch v := c.R.Header.Get("If-None-Match"); v {
@@ -113,26 +102,21 @@ func (s *Server) putStream(c *Call) {
 	case "*":
 		mode = flow.CreateOnly
 	default:
-		c.Fail(invalid("If-None-Match takes * alone here"))
-		return
+		return invalid("If-None-Match takes * alone here")
 	}
 	if c.R.Header.Get("If-Match") != "" {
-		c.Fail(invalid("If-Match belongs to PATCH; PUT creates, or confirms an equal config"))
-		return
+		return invalid("If-Match belongs to PATCH; PUT creates, or confirms an equal config")
 	}
 	var cfg flow.StreamConfig
 	if err := c.configBody(&cfg, "application/json"); err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	if err := cfg.WithDefaults().Validate(); err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	ctx, cancel, err := c.Deadline(s.live().PublishDeadline)
 	if err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	defer cancel()
 	info, created, err := s.dep.Streams.Create(ctx, name, cfg, mode)
@@ -140,39 +124,34 @@ func (s *Server) putStream(c *Call) {
 		err = NewProblem(http.StatusPreconditionFailed, "exists", "stream "+name+" exists")
 	}
 	if err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	status := http.StatusOK
 	if created {
 		status = http.StatusCreated
 		c.w.Header().Set("Location", "/v1/streams/"+name)
 	}
-	c.stream(status, info)
+	return c.stream(status, info)
 }
 
 // patchStream applies an RFC 7396 merge patch to the config. Without If-Match it is still a compare-and-set on the version that
 // it read, and tries again when another change came between.
-func (s *Server) patchStream(c *Call) {
+func (s *Server) patchStream(c *Call) error {
 	name := c.Path("stream")
 	if err := checkOwnName(name); err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	want, err := ifMatch(c.R.Header.Get("If-Match"))
 	if err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	patch, err := c.configBytes("application/merge-patch+json")
 	if err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	ctx, cancel, err := c.Deadline(s.live().PublishDeadline)
 	if err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	defer cancel()
 	for try := 0; ; try++ {
@@ -188,12 +167,10 @@ func (s *Server) patchStream(c *Call) {
 			info, err = s.dep.Streams.Update(ctx, name, info.Version, cfg)
 		}
 		if err == nil {
-			c.stream(http.StatusOK, info)
-			return
+			return c.stream(http.StatusOK, info)
 		}
 		if raced := wire.CodeOf(err) == "version-mismatch"; !raced || want != 0 || try == 3 {
-			c.Fail(err)
-			return
+			return err
 		}
 	}
 }
@@ -262,28 +239,25 @@ func decodeNumbers(b []byte, v any) error {
 	return d.Decode(v)
 }
 
-func (s *Server) deleteStream(c *Call) {
+func (s *Server) deleteStream(c *Call) error {
 	name := c.Path("stream")
 	if err := checkOwnName(name); err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	if v, _ := c.Query("confirm"); v != name {
-		c.Fail(NewProblem(http.StatusBadRequest, codeConfirm,
-			"deleting stream "+name+" removes all its events for good; confirm with ?confirm="+name))
-		return
+		return NewProblem(http.StatusBadRequest, codeConfirm,
+			"deleting stream "+name+" removes all its events for good; confirm with ?confirm="+name)
 	}
 	ctx, cancel, err := c.Deadline(s.live().PublishDeadline)
 	if err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	defer cancel()
 	if err := s.dep.Streams.Delete(ctx, name); err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	c.w.WriteHeader(http.StatusNoContent)
+	return nil
 }
 
 // configBody reads a stream's config; an empty body means all defaults.

@@ -33,20 +33,17 @@ const (
 )
 
 // subscribe reads a stream as server-sent events, as lines, or one page: GET /v1/streams/{stream}/events.
-func (s *Server) subscribe(c *Call) {
+func (s *Server) subscribe(c *Call) error {
 	p, err := c.readParams()
 	if err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	if s.draining() {
-		c.Fail(NewProblem(http.StatusServiceUnavailable, wire.CodeDraining, "this node is draining; subscribe at another one"))
-		return
+		return NewProblem(http.StatusServiceUnavailable, wire.CodeDraining, "this node is draining; subscribe at another one")
 	}
 	if s.subs.Add(1) > int64(s.cfg.MaxSubscribers) {
 		s.subs.Add(-1)
-		c.Fail(overloaded("this node has " + strconv.Itoa(s.cfg.MaxSubscribers) + " subscriptions already; try another one"))
-		return
+		return overloaded("this node has " + strconv.Itoa(s.cfg.MaxSubscribers) + " subscriptions already; try another one")
 	}
 	defer s.subs.Add(-1)
 	gauge := s.met.subs.WithLabelValues(p.format)
@@ -57,16 +54,15 @@ func (s *Server) subscribe(c *Call) {
 	defer cancel(nil)
 	sub, err := s.open(ctx, cancel, p)
 	if err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	// A subscription that ended by itself has nothing left to say.
 	defer func() { _ = sub.Close() }()
 	if p.format == formatJSON {
-		c.page(ctx, p, sub)
-		return
+		return c.page(ctx, p, sub)
 	}
 	newPump(c, p, sub).run(ctx, cancel)
+	return nil
 }
 
 // open subscribes within p.open; the context goes on to live as long as the subscription.
@@ -192,33 +188,28 @@ func partitionID(v string) (ring.PartitionID, error) {
 }
 
 // eventAt answers with one event: GET /v1/streams/{stream}/partitions/{partition}/events/{offset}.
-func (s *Server) eventAt(c *Call) {
+func (s *Server) eventAt(c *Call) error {
 	name := c.Path("stream")
 	if err := checkName(name); err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	part, err := partitionID(c.Path("partition"))
 	if err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	offset, err := strconv.ParseUint(c.Path("offset"), 10, 63)
 	if err != nil {
-		c.Fail(invalid("offset " + strconv.Quote(clip(c.Path("offset"))) + " is not a whole number within 0 and 2^63-1"))
-		return
+		return invalid("offset " + strconv.Quote(clip(c.Path("offset"))) + " is not a whole number within 0 and 2^63-1")
 	}
 	ctx, cancel, err := c.Deadline(readDeadline)
 	if err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	defer cancel()
 	ev, err := s.dep.Subscriber.EventAt(ctx, name, part, offset)
 	if err != nil {
-		c.Fail(err)
-		return
+		return err
 	}
 	var enc encoder
-	c.Bytes(http.StatusOK, contentJSON, append(enc.appendEvent(nil, &ev), '\n'))
+	return c.Bytes(http.StatusOK, contentJSON, append(enc.appendEvent(nil, &ev), '\n'))
 }
