@@ -55,7 +55,7 @@ var table = []Key{
 	{Name: "telemetry_interval_ms", Default: "1000", Doc: "how often a node measures its load, in ms", field: func(c *Config) any { return &c.TelemetryIntervalMS }},
 	{Name: "load_thresholds.cpu_max_percent", Default: "85", Reload: true, Doc: "CPU use at which the node counts as fully loaded, in percent", field: func(c *Config) any { return &c.LoadThresholds.CPUMaxPercent }},
 	{Name: "load_thresholds.memory_max_percent", Default: "90", Reload: true, Doc: "memory use at which the node counts as fully loaded, in percent", field: func(c *Config) any { return &c.LoadThresholds.MemoryMaxPercent }},
-	{Name: "dynamic_rebalance_enabled", Default: "true", Reload: true, Doc: "let the mesh move partitions as load shifts; read, and not acted on yet", field: func(c *Config) any { return &c.DynamicRebalanceEnabled }},
+	{Name: "dynamic_rebalance_enabled", Default: "true", Doc: "let owners hand partitions back to their homes on the ring; moves as load shifts are not made yet", field: func(c *Config) any { return &c.DynamicRebalanceEnabled }},
 	{Name: "replace_after", Default: "5m", Doc: "how long a node may be dead before its copies are made elsewhere; read, and not acted on yet", field: func(c *Config) any { return &c.ReplaceAfter }},
 
 	{Name: "memory_budget", Default: "64MiB", Doc: "bytes of events buffered at most; publishers wait, then get 503 overloaded", field: func(c *Config) any { return (*size)(&c.MemoryBudget) }},
@@ -65,7 +65,7 @@ var table = []Key{
 	{Name: "raft.election_ms", Default: "500", Doc: "silence after which an owner is replaced, in ms (up to twice that); the same on all nodes", field: func(c *Config) any { return &c.Raft.ElectionMS }},
 	{Name: "raft.heartbeat_ms", Default: "100", Doc: "how often an owner shows that it lives, in ms", field: func(c *Config) any { return &c.Raft.HeartbeatMS }},
 	{Name: "publish_deadline_ms", Default: "10000", Reload: true, Doc: "how long a publish waits for room and for its copies, in ms, unless it says timeout_ms", field: func(c *Config) any { return &c.PublishDeadlineMS }},
-	{Name: "session_ms", Default: "60000", Doc: "how long a silent publish session is remembered, in ms", field: func(c *Config) any { return &c.SessionMS }},
+	{Name: "session_ms", Default: "60000", Doc: "how long a silent publish session is remembered, in ms; read, and not acted on yet", field: func(c *Config) any { return &c.SessionMS }},
 
 	{Name: "log.level", Default: "info", Reload: true, Doc: "debug, info, warn or error", field: func(c *Config) any { return &c.Log.Level }},
 	{Name: "log.format", Default: "text", Doc: "text or json", field: func(c *Config) any { return &c.Log.Format }},
