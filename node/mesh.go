@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/skeinmesh/skein/flow"
-	"github.com/skeinmesh/skein/flow/catalog"
 	"github.com/skeinmesh/skein/flow/partition"
 	"github.com/skeinmesh/skein/flow/replica"
 	"github.com/skeinmesh/skein/gossip/view"
@@ -136,7 +135,7 @@ func (p meshPages) Members(context.Context) (api.MeshMembers, error) {
 func (p meshPages) Ring(ctx context.Context) (api.MeshRing, error) {
 	now := time.Now()
 	r, _ := p.n.dir.rings()
-	out := api.MeshRing{View: p.head(now), Epoch: fmt.Sprintf("%016x", r.Epoch()), Slots: r.Slots(), Factor: loadFactor, Members: []api.RingShare{}}
+	out := api.MeshRing{View: p.head(now), Epoch: fmt.Sprintf("%016x", r.Epoch()), Slots: r.Slots(), Factor: ring.LoadFactor, Members: []api.RingShare{}}
 	slots, homes := map[ring.NodeID]int{}, map[ring.NodeID]int{}
 	for i := range r.Slots() {
 		if id, ok := r.SlotHome(i); ok {
@@ -293,5 +292,3 @@ func (n *Node) shardOwned(i int) bool {
 	_, _, ok := n.dir.Owner(g)
 	return ok
 }
-
-var _ replica.StateMachine = (*catalog.Machine)(nil)

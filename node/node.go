@@ -34,9 +34,6 @@ import (
 // catalogShards is the number of catalog shards of every mesh.
 const catalogShards = 8
 
-// loadFactor is what the ring lets a member hold, as a multiple of its share.
-const loadFactor = 1.25
-
 // weightUnit is a weight of 1 in gossip, which counts in whole numbers.
 const weightUnit = 100
 
