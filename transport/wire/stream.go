@@ -14,23 +14,19 @@ const (
 	ClassBulk    Class = 1 // replication, publish, subscribe, snapshots: the bulk connection
 )
 
-// Method names what a message, request or stream is for. The numbers travel between nodes: append only.
+// Method names what a message, request or stream is for. The numbers travel between nodes: append only. 4 and 9 to 12 are taken:
+// nothing else may get them.
 type Method uint16
 
 const (
-	MethodRaft        Method = 1  // one-way: coalesced raft messages (both classes)
-	MethodBirth       Method = 2  // request: a group's owner names a learner
-	MethodCatalog     Method = 3  // request: catalog reads and commands, sent to the shard's owner
-	MethodOwner       Method = 4  // request: who owns this group, as far as the peer knows
-	MethodPublish     Method = 5  // stream: one publish session to a partition's owner
-	MethodSubscribe   Method = 6  // stream: one partition read, with credit
-	MethodPartition   Method = 7  // request: end offset (ReadIndex), offset by time, status
-	MethodSnapshot    Method = 8  // stream: checkpoint and missing batches of one group
-	MethodPing        Method = 9  // request: application ping
-	MethodNode        Method = 10 // request: exact load and status of a node
-	MethodForward     Method = 11 // stream: an HTTP request forwarded whole
-	MethodGroupStatus Method = 12 // request: a group's status (configuration, progress)
-	MethodFounding    Method = 13 // request: create a founding replica from its birth record in the catalog
+	MethodRaft      Method = 1  // one-way: coalesced raft messages (both classes)
+	MethodBirth     Method = 2  // request: a group's owner names a learner
+	MethodCatalog   Method = 3  // request: catalog reads and commands, sent to the shard's owner
+	MethodPublish   Method = 5  // stream: one publish session to a partition's owner
+	MethodSubscribe Method = 6  // stream: one partition read, with credit
+	MethodPartition Method = 7  // request: end and offset by time (both behind ReadIndex), "ask for fates now"
+	MethodSnapshot  Method = 8  // stream: checkpoint and missing batches of one group
+	MethodFounding  Method = 13 // request: create a founding replica from its birth record in the catalog
 )
 
 // Stream is an ordered, flow-controlled pair of frame sequences between two nodes. One goroutine may send while another
