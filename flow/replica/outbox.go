@@ -29,8 +29,9 @@ type outbox struct {
 	urgent    bool      // something was added that somebody waits for, and nobody was told yet
 	flushed   time.Time // when frames were handed over last
 
-	// flushing is held by whoever hands frames over, so that they keep their order. Under it, only Send is called: it never blocks.
+	// flushing is held by whoever hands frames over, so that they keep their order. Nothing under it blocks.
 	flushing sync.Mutex
+	spare    []laneKey // the next dirty
 }
 
 type laneKey struct {
@@ -163,21 +164,19 @@ func (o *outbox) run(stop <-chan struct{}) {
 	}
 }
 
-// flushLocked hands over everything there is. The caller holds flushing.
+// flushLocked hands over what is there when it begins; the rest is left to those who add it, for a group must not be kept here by
+// others. The caller holds flushing.
 func (o *outbox) flushLocked() {
-	for {
+	o.mu.Lock()
+	if o.gathering {
+		o.gathering = false
+		o.gather.Stop()
+	}
+	keys := o.dirty
+	o.dirty = o.spare[:0]
+	o.mu.Unlock()
+	for _, key := range keys {
 		o.mu.Lock()
-		if o.gathering {
-			o.gathering = false
-			o.gather.Stop()
-		}
-		if len(o.dirty) == 0 {
-			o.flushed = time.Now()
-			o.mu.Unlock()
-			return
-		}
-		key := o.dirty[0]
-		o.dirty = o.dirty[1:]
 		l := o.lanes[key]
 		frames, tails := l.frames, l.tails
 		l.last = min(len(frames[len(frames)-1])+len(frames[len(frames)-1])/8, frameTarget+frameTarget/8)
@@ -191,6 +190,10 @@ func (o *outbox) flushLocked() {
 			o.h.metrics.sent.WithLabelValues(className(key.class)).Inc()
 		}
 	}
+	o.spare = keys
+	o.mu.Lock()
+	o.flushed = time.Now()
+	o.mu.Unlock()
 }
 
 // refused tells the groups in a frame that it did not leave.
