@@ -14,13 +14,11 @@ const (
 	StepNone       StepKind = iota
 	StepAddLearner          // Node gets a new, empty replica
 	StepPromote             // IDs become voters, all at once
-	StepDemote              // IDs become learners; not planned yet
-	StepRemove              // IDs leave; not planned yet: a replica is never given up on suspicion
 	StepTransfer            // ownership goes to IDs[0]
 )
 
 func (k StepKind) String() string {
-	return [...]string{"none", "add-learner", "promote", "demote", "remove", "transfer"}[k]
+	return [...]string{"none", "add-learner", "promote", "transfer"}[k]
 }
 
 // Step is what an owner should do next to its group, and why.

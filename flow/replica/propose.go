@@ -233,7 +233,6 @@ func (g *Group) releaseHeld() {
 // known, only the second copy is not.
 func (g *Group) failProposals() {
 	err := unknownOutcome("propose", g.term)
-	g.loadProgress()
 	for _, p := range g.held {
 		g.finish(p, Outcome{Result: p.result, Index: p.index, Copies: 1})
 	}

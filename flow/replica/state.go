@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -34,20 +35,9 @@ func StatePrefix(g ring.GroupID) []byte { return append([]byte{'g'}, g[:]...) }
 
 func ownKey(g ring.GroupID, k byte) []byte { return append(ownPrefix(g), k) }
 
-// prefixEnd is the first key after all keys with the prefix.
-func prefixEnd(prefix []byte) []byte {
-	end := slices.Clone(prefix)
-	for i := len(end) - 1; i >= 0; i-- {
-		if end[i]++; end[i] != 0 {
-			return end[:i+1]
-		}
-	}
-	return nil
-}
-
 func dropKeys(b log.Batch, g ring.GroupID) {
 	for _, p := range [][]byte{ownPrefix(g), StatePrefix(g)} {
-		b.DeleteRange(p, prefixEnd(p))
+		b.DeleteRange(p, log.PrefixEnd(p))
 	}
 }
 
@@ -115,7 +105,7 @@ func (st *state) members() []Member {
 			out = append(out, Member{ID: id, Node: node, Learner: l})
 		}
 	}
-	slices.SortFunc(out, func(a, b Member) int { return int(a.ID) - int(b.ID) })
+	slices.SortFunc(out, func(a, b Member) int { return cmp.Compare(a.ID, b.ID) })
 	return out
 }
 
