@@ -14,6 +14,19 @@ import (
 	"github.com/skeinmesh/skein/ring"
 )
 
+// stayApart holds each node to one warning, and to itself as the only member that it knows.
+func stayApart(t *testing.T, nodes ...*node) {
+	t.Helper()
+	for _, n := range nodes {
+		if got := n.log.count("level=WARN"); got != 1 {
+			t.Errorf("%s wrote %d warnings:\n%s", n.cfg.Self.Name, got, strings.Join(n.log.all(), "\n"))
+		}
+		if n.View().Len() != 1 {
+			t.Errorf("%s took over members", n.cfg.Self.Name)
+		}
+	}
+}
+
 func TestOtherClusterIsRefusedWithOneLineOnBothSides(t *testing.T) {
 	a := start(t, func() Config { c := fastConfig("a"); c.Self.Mesh = testMesh; return c }())
 	c := fastConfig("b")
@@ -24,14 +37,7 @@ func TestOtherClusterIsRefusedWithOneLineOnBothSides(t *testing.T) {
 		return a.log.count("refused", "test-cluster", "other-cluster") > 0 && b.log.count("refused", "test-cluster", "other-cluster") > 0
 	})
 	b.waitTries(t, 5)
-	for _, n := range []*node{a, b} {
-		if got := n.log.count("level=WARN"); got != 1 {
-			t.Errorf("%s wrote %d warnings:\n%s", n.cfg.Self.Name, got, strings.Join(n.log.all(), "\n"))
-		}
-		if n.View().Len() != 1 {
-			t.Errorf("%s took over members", n.cfg.Self.Name)
-		}
-	}
+	stayApart(t, a, b)
 }
 
 func TestOtherMeshIsRefusedWithOneLineOnBothSides(t *testing.T) {
@@ -45,14 +51,7 @@ func TestOtherMeshIsRefusedWithOneLineOnBothSides(t *testing.T) {
 			b.log.count("refused", testMesh.String(), c.Self.Mesh.String()) > 0
 	})
 	b.waitTries(t, 5)
-	for _, n := range []*node{a, b} {
-		if got := n.log.count("level=WARN"); got != 1 {
-			t.Errorf("%s wrote %d warnings:\n%s", n.cfg.Self.Name, got, strings.Join(n.log.all(), "\n"))
-		}
-		if n.View().Len() != 1 {
-			t.Errorf("%s took over members", n.cfg.Self.Name)
-		}
-	}
+	stayApart(t, a, b)
 }
 
 func TestOtherSecretIsRefusedWithOneLineOnBothSides(t *testing.T) {
@@ -68,11 +67,7 @@ func TestOtherSecretIsRefusedWithOneLineOnBothSides(t *testing.T) {
 				return a.log.count("another secret", "127.0.0.1") > 0 && b.log.count("another secret", "127.0.0.1") > 0
 			})
 			b.waitTries(t, 5)
-			for _, n := range []*node{a, b} {
-				if got := n.log.count("level=WARN"); got != 1 || n.View().Len() != 1 {
-					t.Errorf("%s: %d warnings, %d members", n.cfg.Self.Name, got, n.View().Len())
-				}
-			}
+			stayApart(t, a, b)
 		})
 	}
 }

@@ -63,16 +63,12 @@ type View struct {
 	members  []Member // by id
 	hints    [shards]map[ring.GroupID]HeardHint
 	nhints   int
-	dropped  uint64
 }
 
 // New returns an empty view as seen by observer.
 func New(observer ring.NodeID, limits Limits) *View {
 	return &View{observer: observer, limits: limits.orDefault()}
 }
-
-// Observer is the node whose view this is.
-func (v *View) Observer() ring.NodeID { return v.observer }
 
 // Members returns all members by id, dead and left ones included. The caller owns the slice.
 func (v *View) Members() []Member { return slices.Clone(v.members) }
@@ -158,9 +154,6 @@ func (v *View) Hints() []HeardHint {
 // CountHints is the number of hints.
 func (v *View) CountHints() int { return v.nhints }
 
-// Dropped counts the members and hints that Merge turned away or gave up because of Limits, over all earlier views.
-func (v *View) Dropped() uint64 { return v.dropped }
-
 // Update is something heard. Members carry any subset of parts: identity, belief, load; a part with its number at 0 (and
 // all else zero) adds nothing.
 type Update struct {
@@ -203,7 +196,6 @@ func (v *View) mergeMembers(heard []Member) (changed bool) {
 		}
 	}
 	if over := len(v.members) - v.limits.Members; over > 0 {
-		v.dropped += uint64(over)
 		clear(v.members[v.limits.Members:])
 		v.members = v.members[:v.limits.Members]
 	}
@@ -260,7 +252,6 @@ func (v *View) trimHints(copied *[shards]bool) {
 			delete(v.hints[s], g)
 		}
 		v.nhints -= over
-		v.dropped += uint64(over)
 	}
 }
 
