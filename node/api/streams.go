@@ -107,11 +107,12 @@ func (s *Server) putStream(c *Call) error {
 	if c.R.Header.Get("If-Match") != "" {
 		return invalid("If-Match belongs to PATCH; PUT creates, or confirms an equal config")
 	}
-	var cfg flow.StreamConfig
-	if err := c.configBody(&cfg, "application/json"); err != nil {
+	b, err := c.configBytes(contentJSON)
+	if err != nil {
 		return err
 	}
-	if err := cfg.WithDefaults().Validate(); err != nil {
+	cfg, err := readConfig(b)
+	if err != nil {
 		return err
 	}
 	ctx, cancel, err := c.Deadline(s.live().PublishDeadline)
@@ -208,11 +209,8 @@ func mergeConfig(cfg *flow.StreamConfig, patch []byte) error {
 	if err != nil {
 		return err
 	}
-	*cfg = flow.StreamConfig{}
-	if err := unmarshalConfig(merged, cfg); err != nil {
-		return err
-	}
-	return cfg.WithDefaults().Validate()
+	*cfg, err = readConfig(merged)
+	return err
 }
 
 func mergePatch(base, change map[string]any) map[string]any {
@@ -260,20 +258,11 @@ func (s *Server) deleteStream(c *Call) error {
 	return nil
 }
 
-// configBody reads a stream's config; an empty body means all defaults.
-func (c *Call) configBody(cfg *flow.StreamConfig, mediaType string) error {
-	b, err := c.configBytes(mediaType)
-	if err != nil || b == nil {
-		return err
-	}
-	return unmarshalConfig(b, cfg)
-}
-
 // configBytes reads a strict JSON object: no unknown or doubled names, bounded depth. It returns nil for an empty body.
 func (c *Call) configBytes(mediaType string) ([]byte, error) {
 	if ct := c.R.Header.Get("Content-Type"); ct != "" {
 		mt, _, err := mime.ParseMediaType(ct)
-		if err != nil || mt != mediaType && mt != "application/json" {
+		if err != nil || mt != mediaType && mt != contentJSON {
 			return nil, NewProblem(http.StatusUnsupportedMediaType, codeMediaType, "send "+mediaType+", not "+strconv.Quote(clip(ct)))
 		}
 	}
@@ -298,13 +287,19 @@ func (c *Call) configBytes(mediaType string) ([]byte, error) {
 	return b, nil
 }
 
-func unmarshalConfig(b []byte, cfg *flow.StreamConfig) error {
-	err := json.Unmarshal(b, cfg)
+// readConfig reads a stream's config; what b leaves out has its default, and so has everything where b is empty. A zero that is
+// given is a value like any other.
+func readConfig(b []byte) (flow.StreamConfig, error) {
+	cfg := flow.StreamConfig{}.WithDefaults()
+	if len(b) == 0 {
+		return cfg, nil
+	}
+	err := json.Unmarshal(b, &cfg)
 	if err == nil {
-		return nil
+		return cfg, cfg.Validate()
 	}
 	if te, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return invalid(fmt.Sprintf("field %s: a JSON %s does not fit; expected %s", te.Field, te.Value, te.Type))
+		return cfg, invalid(fmt.Sprintf("field %s: a JSON %s does not fit; expected %s", te.Field, te.Value, te.Type))
 	}
-	return invalid("malformed JSON: " + clip(err.Error()))
+	return cfg, invalid("malformed JSON: " + clip(err.Error()))
 }
