@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/skeinmesh/skein/flow/batch"
 	"github.com/skeinmesh/skein/flow/log"
@@ -141,7 +142,7 @@ func (f *fetching) prepare() error {
 	}
 	f.out.dirGen++
 	dir := p.segmentDir(f.out.dirGen)
-	if err := removeDir(dir); err != nil {
+	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
 	segs, err := log.OpenSegments(dir, p.segmentConfig(), log.Recovery{Start: hd.From, Next: hd.From, AppliedIndex: hd.Applied})
@@ -316,7 +317,7 @@ func (p *Partition) Install(in any, b log.Batch) error {
 func (p *Partition) dropState(b log.Batch, s *staged) {
 	for _, kind := range []byte{keySession, keyOutcome, keyBatch} {
 		prefix := p.keys.plain(kind)
-		b.DeleteRange(prefix, after(prefix))
+		b.DeleteRange(prefix, log.PrefixEnd(prefix))
 	}
 	dropGenerations(b, p.keys, keyIdentity, s.window.gen)
 	dropGenerations(b, p.keys, keySynced, s.dirGen)

@@ -64,15 +64,3 @@ func (k keyspace) minute(gen uint32, minute int64) []byte {
 func (k keyspace) batch(index uint64) []byte {
 	return binary.BigEndian.AppendUint64(k.plain(keyBatch), index)
 }
-
-// after is the first key behind all keys that start with prefix; nil when there is none.
-func after(prefix []byte) []byte {
-	end := append([]byte(nil), prefix...)
-	for i := len(end) - 1; i >= 0; i-- {
-		if end[i] != 0xff {
-			end[i]++
-			return end[:i+1]
-		}
-	}
-	return nil
-}

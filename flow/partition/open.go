@@ -169,10 +169,8 @@ func (p *Partition) dropStaged() error {
 func dropGenerations(b log.Batch, keys keyspace, kind byte, keep uint32) {
 	prefix := keys.plain(kind)
 	b.DeleteRange(prefix, keys.generation(kind, keep))
-	b.DeleteRange(after(keys.generation(kind, keep)), after(prefix))
+	b.DeleteRange(log.PrefixEnd(keys.generation(kind, keep)), log.PrefixEnd(prefix))
 }
-
-func removeDir(dir string) error { return os.RemoveAll(dir) }
 
 // dropOtherDirs removes the segments that a snapshot replaced, and those of one that was never installed.
 func (p *Partition) dropOtherDirs(keep string) error {
@@ -195,7 +193,7 @@ func (p *Partition) dropOtherDirs(keep string) error {
 // Destroy closes the partition, removes its files, and adds the removal of its keys to b.
 func (p *Partition) Destroy(b log.Batch) error {
 	err := p.Close()
-	b.DeleteRange(p.keys.prefix, after(p.keys.prefix))
+	b.DeleteRange(p.keys.prefix, log.PrefixEnd(p.keys.prefix))
 	return errors.Join(err, os.RemoveAll(p.dir))
 }
 

@@ -1,10 +1,6 @@
 package partition
 
-import (
-	"iter"
-
-	"github.com/skeinmesh/skein/transport/wire"
-)
+import "github.com/skeinmesh/skein/transport/wire"
 
 // Codes of refusals that are born here.
 const (
@@ -31,40 +27,6 @@ type Dup struct {
 	Pos    uint32 `msgpack:"p"`           // in the batch
 	Offset uint64 `msgpack:"o"`           // of the event that has the identity
 	Reused bool   `msgpack:"r,omitempty"` // that event has other content
-}
-
-// RecordResult is what became of one record of a batch.
-type RecordResult struct {
-	Offset    uint64 // of the record, or of the event that has its identity
-	Duplicate bool
-	Err       error // KindConflict with CodeIdempotencyReuse
-}
-
-// Records gives each record's position and result, in order. A refused batch has none.
-func (r *BatchResult) Records() iter.Seq2[uint32, RecordResult] {
-	return func(yield func(uint32, RecordResult) bool) {
-		if r.Err != nil {
-			return
-		}
-		dups, offset := r.Dups, r.Base
-		for pos := range r.Count {
-			var res RecordResult
-			if len(dups) > 0 && dups[0].Pos == pos {
-				res = RecordResult{Offset: dups[0].Offset, Duplicate: !dups[0].Reused}
-				if dups[0].Reused {
-					res.Err = wire.Errorf(wire.KindConflict, wire.CodeIdempotencyReuse,
-						"the identity was used at offset %d for other content", res.Offset)
-				}
-				dups = dups[1:]
-			} else {
-				res.Offset = offset
-				offset++
-			}
-			if !yield(pos, res) {
-				return
-			}
-		}
-	}
 }
 
 // SessionResult is what became of opening or closing a session.

@@ -2,6 +2,7 @@ package partition
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"slices"
 
@@ -111,7 +112,7 @@ func (t *sessions) end(id SessionID, b log.Batch) {
 	delete(t.open, id)
 	b.Delete(t.keys.session(id))
 	prefix := t.keys.outcomes(id)
-	b.DeleteRange(prefix, after(prefix))
+	b.DeleteRange(prefix, log.PrefixEnd(prefix))
 }
 
 // check decides about a batch with a sequence number: nil means that it is the next. Else the result is the first outcome,
@@ -187,9 +188,8 @@ func (t *sessions) save(b log.Batch) {
 	}
 }
 
-// load reads the table from the store.
+// load reads the table, empty so far, from the store.
 func (t *sessions) load(st log.Store) error {
-	t.open = make(map[SessionID]*session)
 	prefix := t.keys.plain(keySession)
 	err := st.Scan(prefix, func(key, value []byte) error {
 		if len(key) != len(prefix)+16 {
@@ -219,19 +219,9 @@ func (t *sessions) load(st log.Store) error {
 		return err
 	})
 	for _, s := range t.open {
-		slices.SortFunc(s.outcomes, func(a, b outcome) int { return cmpUint(a.seq, b.seq) })
+		slices.SortFunc(s.outcomes, func(a, b outcome) int { return cmp.Compare(a.seq, b.seq) })
 	}
 	return err
-}
-
-func cmpUint(a, b uint64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 const sessionVersion = 1

@@ -75,7 +75,6 @@ func (st *state) save(keys keyspace, b log.Batch) {
 func (st *state) load(store log.Store, keys keyspace) error {
 	raw, ok, err := store.Get(keys.state())
 	if err != nil || !ok {
-		st.sessions.open = make(map[SessionID]*session)
 		return err
 	}
 	if err := st.decode(raw); err != nil {
