@@ -77,9 +77,7 @@ func (c *Call) newFeed(p publishParams) (*feed, error) {
 			if err := ceJSON(rec, item); err != nil {
 				return err
 			}
-			if rules.trace != nil && !hasHeader(rec.Headers, "traceparent") {
-				rec.Headers = append(rec.Headers, rules.trace...)
-			}
+			addTrace(rec, rules.trace)
 			return nil
 		}
 	default:

@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/skeinmesh/skein/node/config"
 )
 
 // Call is one request on its way through the server. It is used by the goroutine that serves it.
@@ -126,7 +129,7 @@ func (c *Call) parseQuery() error {
 		return invalid("the query string is malformed: " + clip(err.Error()))
 	}
 	for name, vs := range q {
-		if !contains(c.route.Query, name) {
+		if !slices.Contains(c.route.Query, name) {
 			return NewProblem(http.StatusBadRequest, codeUnknownParam,
 				"unknown query parameter "+strconv.Quote(clip(name))+suggest(name, c.route.Query))
 		}
@@ -136,15 +139,6 @@ func (c *Call) parseQuery() error {
 	}
 	c.query = q
 	return nil
-}
-
-func contains(list []string, s string) bool {
-	for _, v := range list {
-		if v == s {
-			return true
-		}
-	}
-	return false
 }
 
 // clip bounds what of a client's text is repeated to it.
@@ -161,38 +155,8 @@ func suggest(s string, known []string) string {
 	if len(known) == 0 {
 		return "; none is known here"
 	}
-	best, dist := "", len(s)
-	for _, k := range known {
-		if d := editDistance(s, k); d < dist {
-			best, dist = k, d
-		}
-	}
-	if best != "" && dist <= max(2, len(best)/3) {
-		return "; did you mean " + strconv.Quote(best) + "?"
+	if near := config.Nearest(s, known); near != "" {
+		return "; did you mean " + strconv.Quote(near) + "?"
 	}
 	return "; known are " + strings.Join(known, ", ")
-}
-
-// editDistance is Levenshtein's, over bytes; words beyond 64 bytes count as far from everything.
-func editDistance(a, b string) int {
-	if len(a) > 64 || len(b) > 64 {
-		return max(len(a), len(b))
-	}
-	var row [65]int
-	for j := range len(b) + 1 {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diag := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diag
-			if a[i] != b[j] {
-				cost++
-			}
-			diag = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -176,7 +176,7 @@ func ceJSON(rec *batch.Record, b []byte) error {
 			return -1
 		}
 		name, raw := string(unquote(rawName)), b[i:j]
-		if contains(names, name) {
+		if slices.Contains(names, name) {
 			err = invalid("attribute " + strconv.Quote(clip(name)) + " is given twice")
 			return -1
 		}

@@ -74,7 +74,7 @@ func appendKey(b, key []byte) []byte {
 // too, so that a string in the value's place always means a JSON string there.
 func appendValue(b []byte, ct string, v []byte) []byte {
 	if isJSON(ct) {
-		t := bytes.Trim(v, " \t\r\n")
+		t := trimJSON(v)
 		if scanJSON(t) {
 			b = append(b, `,"value":`...)
 			at := len(b)

@@ -269,38 +269,21 @@ func (c *Call) reserveBriefly(n int64) error {
 // fillEvent makes the record of a body: raw, CloudEvents binary or structured. A key from the query beats the event's own.
 func (c *Call) fillEvent(rec *batch.Record, body []byte) error {
 	if mt, _, _ := strings.Cut(rec.ContentType, ";"); strings.EqualFold(strings.TrimSpace(mt), ceStructured) {
-		if hasCE(c.R.Header) && c.R.Header["Ce-Specversion"] != nil {
+		if c.R.Header["Ce-Specversion"] != nil {
 			return invalid("the event is both in structured mode (Content-Type) and in binary mode (ce-* headers)")
 		}
 		rec.ContentType = ""
-		if err := ceJSON(rec, trimSpace(body)); err != nil {
+		if err := ceJSON(rec, trimJSON(body)); err != nil {
 			return err
 		}
-		return c.addTrace(rec)
-	}
-	rec.Value = body
-	if hasCE(c.R.Header) {
-		if err := ceBinary(rec, c.R.Header); err != nil {
-			return err
+	} else {
+		rec.Value = body
+		if hasCE(c.R.Header) {
+			if err := ceBinary(rec, c.R.Header); err != nil {
+				return err
+			}
 		}
 	}
-	return c.addTrace(rec)
-}
-
-func (c *Call) addTrace(rec *batch.Record) error {
-	if c.R.Header["Traceparent"] != nil && !hasHeader(rec.Headers, "traceparent") {
-		rec.Headers = append(rec.Headers, traceHeaders(c.R.Header)...)
-	}
+	addTrace(rec, traceHeaders(c.R.Header))
 	return nil
-}
-
-func trimSpace(b []byte) []byte {
-	i, j := 0, len(b)
-	for i < j && b[i] <= ' ' {
-		i++
-	}
-	for j > i && b[j-1] <= ' ' {
-		j--
-	}
-	return b[i:j]
 }

@@ -172,9 +172,7 @@ func (l *lineRules) finishEnvelope(rec *batch.Record, value []byte) error {
 	if (rec.ID == "") != (rec.Source == "") {
 		return lineError("id and source make an event's identity together: give both or none")
 	}
-	if l.trace != nil && !hasHeader(rec.Headers, "traceparent") {
-		rec.Headers = append(rec.Headers, l.trace...)
-	}
+	addTrace(rec, l.trace)
 	return nil
 }
 
@@ -292,6 +290,13 @@ func traceHeaders(h http.Header) []batch.Header {
 	return out
 }
 
+// addTrace gives rec the trace context of its request, unless it has one of its own.
+func addTrace(rec *batch.Record, trace []batch.Header) {
+	if trace != nil && !hasHeader(rec.Headers, "traceparent") {
+		rec.Headers = append(rec.Headers, trace...)
+	}
+}
+
 // validTraceparent checks version-trace-span-flags: 2, 32, 16 and 2 hexadecimal digits.
 func validTraceparent(s string) bool {
 	if len(s) < 55 || len(s) > 128 || s[2] != '-' || s[35] != '-' || s[52] != '-' || s[:2] == "ff" || len(s) > 55 && s[55] != '-' {
@@ -326,3 +331,6 @@ func trimLine(b []byte) []byte {
 	}
 	return bytes.Trim(b, " \t\r")
 }
+
+// trimJSON takes off the space that JSON allows around a value.
+func trimJSON(b []byte) []byte { return bytes.Trim(b, " \t\r\n") }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -60,7 +61,7 @@ func strictMembers(d *json.Decoder, known []string, depth int) error {
 			return invalid("malformed JSON: " + clip(err.Error()))
 		}
 		name := tok.(string) // Token gives nothing else in a name's place
-		if known != nil && !contains(known, name) {
+		if known != nil && !slices.Contains(known, name) {
 			return NewProblem(http.StatusBadRequest, codeUnknownField, "unknown field "+strconv.Quote(clip(name))+suggest(name, known))
 		}
 		if seen[name] {

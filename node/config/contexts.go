@@ -67,7 +67,7 @@ func (c Contexts) Pick(name string) (ctx Context, ok bool, err error) {
 	if !ok {
 		known := slices.Sorted(maps.Keys(c.Contexts))
 		msg := fmt.Sprintf("no context %q", name)
-		if near := nearest(name, known); near != "" {
+		if near := Nearest(name, known); near != "" {
 			msg += fmt.Sprintf(", did you mean %s?", near)
 		} else if len(known) > 0 {
 			msg += "; there are " + strings.Join(known, ", ")

@@ -118,7 +118,7 @@ func envEntries(environ []string) (entries []entry, warnings []string) {
 			entries = append(entries, entry{key: table[i].Name, origin: name, value: textScalar(value)})
 			continue
 		}
-		if near := nearest(name, envNames()); near != "" {
+		if near := Nearest(name, envNames()); near != "" {
 			warnings = append(warnings, fmt.Sprintf("environment variable %s is not read; did you mean %s?", name, near))
 		}
 	}

@@ -8,15 +8,15 @@ func unknownKey(name string) string {
 	for i, k := range table {
 		names[i] = k.Name
 	}
-	if near := nearest(name, names); near != "" {
+	if near := Nearest(name, names); near != "" {
 		return "unknown key, did you mean " + near + "?"
 	}
 	return "unknown key; `skein node --config-keys` lists all"
 }
 
-// nearest is the known name that a slip of the pen most likely meant, or "". Separators and case do not count. A name that is
+// Nearest is the known name that a slip of the pen most likely meant, or "". Separators and case do not count. A name that is
 // the last part of exactly one known name counts as that one ("cpu_max_percent").
-func nearest(name string, known []string) string {
+func Nearest(name string, known []string) string {
 	plain := strings.NewReplacer(".", "", "_", "", "-", "")
 	fold := func(s string) string { return plain.Replace(strings.ToLower(s)) }
 	want := fold(name)
