@@ -24,7 +24,6 @@ type Peers struct {
 	onMessage map[wire.Method]wire.MessageHandler
 	onRequest map[wire.Method]wire.RequestHandler
 	onStream  map[wire.Method]wire.StreamHandler
-	onState   []func(peer ring.NodeID, up bool)
 
 	wg      sync.WaitGroup // everything that Run waits for, except
 	dialing sync.WaitGroup // the links, which end first: while the endpoint can still say goodbye
@@ -75,10 +74,6 @@ func (p *Peers) HandleRequest(m wire.Method, h wire.RequestHandler) { p.onReques
 
 // HandleStream registers the handler of streams of m, before Run.
 func (p *Peers) HandleStream(m wire.Method, h wire.StreamHandler) { p.onStream[m] = h }
-
-// OnState registers f, before Run, to be told when a peer's control connection comes and goes. f must not block and may
-// be called from any goroutine; calls for one peer are in order.
-func (p *Peers) OnState(f func(peer ring.NodeID, up bool)) { p.onState = append(p.onState, f) }
 
 // Listen binds the node's address and returns it, so that it can be told to others before Run. Run does it otherwise.
 func (p *Peers) Listen() (addr string, err error) {
@@ -288,6 +283,15 @@ func (p *Peers) link(to ring.NodeID, class wire.Class) (*link, error) {
 	return pe.links[class], nil
 }
 
+// reach is the working session with a node, see link.current.
+func (p *Peers) reach(ctx context.Context, to ring.NodeID, class wire.Class) (*session, error) {
+	l, err := p.link(to, class)
+	if err != nil {
+		return nil, err
+	}
+	return l.current(ctx)
+}
+
 // Send queues a one-way message, which it keeps, and never blocks. Messages of one (peer, class) arrive in order or not at
 // all. False: dropped, for the peer is unknown or not connected, its queue is full, or body is larger than wire.MaxFrame.
 func (p *Peers) Send(to ring.NodeID, class wire.Class, m wire.Method, body []byte) bool {
@@ -341,11 +345,7 @@ func (p *Peers) call(ctx context.Context, to ring.NodeID, class wire.Class, m wi
 	if to == p.cfg.Self.NodeID {
 		return p.callSelf(ctx, m, body)
 	}
-	l, err := p.link(to, class)
-	if err != nil {
-		return nil, err
-	}
-	s, err := l.current(ctx)
+	s, err := p.reach(ctx, to, class)
 	if err != nil {
 		return nil, err
 	}
@@ -365,11 +365,7 @@ func (p *Peers) Open(ctx context.Context, to ring.NodeID, class wire.Class, m wi
 	if to == p.cfg.Self.NodeID {
 		return p.openSelf(m, hello)
 	}
-	l, err := p.link(to, class)
-	if err != nil {
-		return nil, err
-	}
-	s, err := l.current(ctx)
+	s, err := p.reach(ctx, to, class)
 	if err != nil {
 		return nil, err
 	}

@@ -2,8 +2,6 @@ package transport_test
 
 import (
 	"errors"
-	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,30 +12,6 @@ import (
 	"github.com/skeinmesh/skein/transport/memnet"
 	"github.com/skeinmesh/skein/transport/wire"
 )
-
-func TestStateChangesAreToldInOrder(t *testing.T) {
-	each(t, func(t *testing.T, b backend) {
-		var mu sync.Mutex
-		var told []string
-		a := startWith(t, b, "a", "", func(n *node) {
-			n.OnState(func(peer ring.NodeID, up bool) {
-				mu.Lock()
-				defer mu.Unlock()
-				told = append(told, fmt.Sprint(up))
-			})
-		})
-		c := start(t, b, "c", "")
-		meet(t, a, c)
-		c.stop()
-		until(t, "down is told", func() bool { mu.Lock(); defer mu.Unlock(); return len(told) == 2 })
-		again := start(t, b, "c", c.addr, as(c.id))
-		know(a, again)
-		until(t, "up is told", func() bool { mu.Lock(); defer mu.Unlock(); return len(told) == 3 })
-		if s := fmt.Sprint(told); s != "[true false true]" {
-			t.Fatal(s)
-		}
-	})
-}
 
 func TestMovedPeerIsFollowed(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {

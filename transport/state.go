@@ -91,9 +91,6 @@ func (p *Peers) changed(l *link, up bool, err error) {
 		p.log.Info("peer is down", "peer", l.id, "reason", err)
 		p.giveUpBulk(l.id, err)
 	}
-	for _, f := range p.onState {
-		f(l.id, up)
-	}
 }
 
 // giveUpBulk ends the bulk connection of a peer that no longer answers on the control connection.

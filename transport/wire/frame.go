@@ -16,7 +16,7 @@ const (
 	FrameMessage  FrameType = 4 // one-way message of Method; a stream that starts with one carries only these
 	FrameRequest  FrameType = 5 // request of Method; Arg: milliseconds until its deadline, 0: none
 	FrameResponse FrameType = 6 // the one answer
-	FrameOpen     FrameType = 7 // opens a stream of Method; the body is its hello; Arg as in FrameRequest
+	FrameOpen     FrameType = 7 // opens a stream of Method; the body is its hello
 	FrameData     FrameType = 8 // one frame of an open stream
 	FrameError    FrameType = 9 // an Error; nothing follows it in its direction
 )
