@@ -34,9 +34,6 @@ func (s State) String() string {
 	return "invalid"
 }
 
-// MarshalText gives the state's word.
-func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
 // Flags are what a member announces about itself.
 type Flags uint8
 
@@ -51,60 +48,60 @@ const (
 
 // Identity is what a member announces of itself. The caps on its strings are those of the gossip codec.
 type Identity struct {
-	ID      ring.NodeID `json:"id"`
-	Name    string      `json:"name"`
-	Zone    string      `json:"zone,omitempty"`
-	Version string      `json:"version,omitempty"`
+	ID      ring.NodeID
+	Name    string
+	Zone    string
+	Version string
 	// Cluster is the human name of the mesh; Mesh its id, zero while the member has not joined one yet.
-	Cluster string      `json:"cluster,omitempty"`
-	Mesh    ring.MeshID `json:"mesh"`
+	Cluster string
+	Mesh    ring.MeshID
 	// HTTPAddr, QUICAddr and GossipAddr are host:port as other members can reach them.
-	HTTPAddr   string `json:"http_addr,omitempty"`
-	QUICAddr   string `json:"quic_addr,omitempty"`
-	GossipAddr string `json:"gossip_addr,omitempty"`
+	HTTPAddr   string
+	QUICAddr   string
+	GossipAddr string
 	// Weight is the relative capacity.
-	Weight uint32 `json:"weight"`
-	Flags  Flags  `json:"flags"`
+	Weight uint32
+	Flags  Flags
 	// Incarnation orders the announcements of one member, over restarts too; the highest wins.
-	Incarnation uint64 `json:"incarnation"`
+	Incarnation uint64
 }
 
 // Load is a member's measure of itself.
 type Load struct {
 	// CPUPercent and MemPercent are of what the member's cgroup or host allows, 0 to 100.
-	CPUPercent float32 `json:"cpu_percent"`
-	MemPercent float32 `json:"mem_percent"`
+	CPUPercent float32
+	MemPercent float32
 	// Fatigue is the largest share of any resource's limit in use; 1.0 is at the limit.
-	Fatigue float32 `json:"fatigue"`
+	Fatigue float32
 	// CreditStarved is the share of time in which publishers waited for credit, 0 to 1.
-	CreditStarved float32 `json:"credit_starved"`
+	CreditStarved float32
 	// FsyncMicros is the disk's recent sync latency in µs.
-	FsyncMicros uint32 `json:"fsync_us"`
+	FsyncMicros uint32
 	// QueuedBytes are accepted and not yet committed; ReadLag is what subscribers have not read yet (events).
-	QueuedBytes uint64 `json:"queued_bytes"`
-	ReadLag     uint64 `json:"read_lag"`
+	QueuedBytes uint64
+	ReadLag     uint64
 	// BytesIn, BytesOut, EventsIn and EventsOut are per second.
-	BytesIn   uint64 `json:"bytes_in"`
-	BytesOut  uint64 `json:"bytes_out"`
-	EventsIn  uint64 `json:"events_in"`
-	EventsOut uint64 `json:"events_out"`
+	BytesIn   uint64
+	BytesOut  uint64
+	EventsIn  uint64
+	EventsOut uint64
 	// Partitions are the groups the member holds a replica of; Owned those that it owns.
-	Partitions uint32 `json:"partitions"`
-	Owned      uint32 `json:"owned"`
+	Partitions uint32
+	Owned      uint32
 }
 
 // Member is one member as the observer sees it.
 type Member struct {
 	Identity
-	State State `json:"state"`
+	State State
 	// Since is when the observer began to believe State; Observed numbers its beliefs about this member.
-	Since    time.Time `json:"since"`
-	Observed uint64    `json:"-"`
+	Since    time.Time
+	Observed uint64
 	// Load is the newest heard, numbered LoadSeq by the member; LoadAt is when it was measured, by the observer's clock.
 	// LoadSeq 0: none heard.
-	Load    Load      `json:"load"`
-	LoadSeq uint64    `json:"-"`
-	LoadAt  time.Time `json:"load_at"`
+	Load    Load
+	LoadSeq uint64
+	LoadAt  time.Time
 }
 
 // Cordoned reports whether the member takes nothing new.

@@ -12,9 +12,9 @@ import (
 
 // Hint says that Owner led Group in Term, as someone heard. A higher term wins.
 type Hint struct {
-	Group ring.GroupID `json:"group"`
-	Owner ring.NodeID  `json:"owner"`
-	Term  uint64       `json:"term"`
+	Group ring.GroupID
+	Owner ring.NodeID
+	Term  uint64
 }
 
 // HeardHint is a hint with the latest time at which its owner vouched for it, by the observer's clock.
