@@ -103,7 +103,7 @@ func (nd *node) start() {
 	cfg.Self, cfg.Journal, cfg.Store, cfg.Sender, cfg.Caller, cfg.Placement = nd.id, journal, store, peers, peers, placement{nd.m}
 	cfg.PreferHome = false
 	cfg.Factories = map[replica.GroupKind]replica.Factory{
-		replica.KindCatalog:   catalog.NewFactory(store, nil),
+		replica.KindCatalog:   catalog.NewFactory(store),
 		replica.KindPartition: partition.NewFactory(partition.Config{Dir: filepath.Join(nd.dir, "p"), Store: store}),
 	}
 	cfg.WantReplicas = func(_ replica.GroupKind, spec []byte) int {

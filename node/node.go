@@ -220,7 +220,7 @@ func (n *Node) openHost() (err error) {
 	cfg := replica.DefaultConfig()
 	cfg.Self, cfg.Journal, cfg.Store = n.data.id.NodeID, n.journal, n.store
 	cfg.Factories = map[replica.GroupKind]replica.Factory{
-		replica.KindCatalog: catalog.NewFactory(n.store, nil),
+		replica.KindCatalog: catalog.NewFactory(n.store),
 		replica.KindPartition: partition.NewFactory(partition.Config{Dir: filepath.Join(n.data.path, "partitions"), Store: n.store,
 			Logger: n.log, Metrics: partition.NewMetrics(n.registry), Limit: partition.NewNodeLimit(identityLimit),
 			Segments: log.SegmentConfig{Tails: log.NewTailBudget(tailBytes)}}),

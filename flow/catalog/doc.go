@@ -7,6 +7,6 @@
 // randomness or I/O beyond the batch it is given.
 //
 // Order it guarantees: a stream is visible to readers from the entry that created it, its definitions in the order of their
-// entries; Version only grows, across incarnations of a name too. Reads (Get, List, ByID, …) are safe from any goroutine and see
+// entries; Version only grows, across incarnations of a name too. Reads (Get, List, Births, Fate) are safe from any goroutine and see
 // what this replica has applied: asking for the newest state means asking the shard's owner behind a read barrier.
 package catalog

@@ -100,16 +100,11 @@ var testGroup = ring.CatalogGroup(ring.MeshID{7}, 0)
 // open opens a machine on what the store holds.
 func open(t testing.TB, s *memStore) *Machine {
 	t.Helper()
-	var m *Machine
-	f := NewFactory(s, func(_ replica.Birth, got *Machine) { m = got })
-	sm, err := f(replica.Birth{Group: testGroup, Kind: replica.KindCatalog}, []byte(testPrefix))
+	sm, err := NewFactory(s)(replica.Birth{Group: testGroup, Kind: replica.KindCatalog}, []byte(testPrefix))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if sm != replica.StateMachine(m) {
-		t.Fatal("the factory announced another machine than it returned")
-	}
-	return m
+	return sm.(*Machine)
 }
 
 // run applies one command and commits.

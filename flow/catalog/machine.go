@@ -19,16 +19,14 @@ type Machine struct {
 	group ring.GroupID
 	disk  disk
 
-	mu      sync.RWMutex // guards state and changed; never held across I/O
-	state   *state
-	changed chan struct{}
+	mu    sync.RWMutex // guards state; never held across I/O
+	state *state
 }
 
 var _ replica.StateMachine = (*Machine)(nil)
 
-// NewFactory returns the factory of catalog shards that keep their state in store. opened, where not nil, is told of every machine
-// before the factory returns it, so that the caller can read from it; it must not block.
-func NewFactory(store log.Store, opened func(b replica.Birth, m *Machine)) replica.Factory {
+// NewFactory returns the factory of catalog shards that keep their state in store. What it makes are *Machine.
+func NewFactory(store log.Store) replica.Factory {
 	return func(b replica.Birth, prefix []byte) (replica.StateMachine, error) {
 		if b.Kind != replica.KindCatalog {
 			return nil, fmt.Errorf("catalog: open %s: group kind %d is not a catalog shard", b.Group, b.Kind)
@@ -38,16 +36,9 @@ func NewFactory(store log.Store, opened func(b replica.Birth, m *Machine)) repli
 		if err != nil {
 			return nil, fmt.Errorf("catalog: open %s: %w", b.Group, err)
 		}
-		m := &Machine{group: b.Group, disk: d, state: st, changed: make(chan struct{})}
-		if opened != nil {
-			opened(b, m)
-		}
-		return m, nil
+		return &Machine{group: b.Group, disk: d, state: st}, nil
 	}
 }
-
-// Group is the shard's replica group.
-func (m *Machine) Group() ring.GroupID { return m.group }
 
 // Get returns the stream of that name.
 func (m *Machine) Get(name string) (*Stream, bool) {
@@ -55,22 +46,6 @@ func (m *Machine) Get(name string) (*Stream, bool) {
 	defer m.mu.RUnlock()
 	s, ok := m.state.byName[name]
 	return s, ok
-}
-
-// ByID returns the stream of that incarnation.
-func (m *Machine) ByID(id ring.StreamID) (*Stream, bool) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	s, ok := m.state.byID[id]
-	return s, ok
-}
-
-// StreamOf returns the stream and partition that a replica group belongs to.
-func (m *Machine) StreamOf(g ring.GroupID) (*Stream, ring.PartitionID, bool) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	ref, ok := m.state.byGroup[g]
-	return ref.stream, ref.partition, ok
 }
 
 // List returns all streams, by name.
@@ -94,9 +69,6 @@ func (m *Machine) Births() []replica.Birth {
 	return out
 }
 
-// Alive reports whether the incarnation exists.
-func (m *Machine) Alive(id ring.StreamID) bool { return m.Fate(id) == FateAlive }
-
 // Fate tells what this replica knows of an incarnation.
 func (m *Machine) Fate(id ring.StreamID) Fate {
 	m.mu.RLock()
@@ -110,33 +82,6 @@ func (m *Machine) Fate(id ring.StreamID) Fate {
 	return FateUnknown
 }
 
-// Tombstones returns the deleted incarnations still remembered, oldest first. Groups are shared: nobody may change them.
-func (m *Machine) Tombstones() []Tombstone {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return slices.Clone(m.state.tombstones)
-}
-
-// Version counts the changes of the shard so far.
-func (m *Machine) Version() uint64 {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return m.state.version
-}
-
-// Changed is closed at the next change. Take it before reading what you compare against, so that no change is missed.
-func (m *Machine) Changed() <-chan struct{} {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return m.changed
-}
-
-// signalLocked wakes those who wait for a change.
-func (m *Machine) signalLocked() {
-	close(m.changed)
-	m.changed = make(chan struct{})
-}
-
 // Apply applies one entry; the result is a Result. A malformed entry is refused (all replicas do so alike); one of a newer release
 // is an error, because skipping it would leave this replica with another state than its peers.
 func (m *Machine) Apply(e log.Entry, b log.Batch) (any, error) {
@@ -148,13 +93,10 @@ func (m *Machine) Apply(e log.Entry, b log.Batch) (any, error) {
 		return nil, fmt.Errorf("catalog: apply entry %d of %s: %w", e.Index, m.group, err)
 	}
 	if err != nil {
-		return Result{Err: asError(err)}, nil
+		return Result{Err: wire.AsError(err)}, nil
 	}
 	m.mu.Lock()
 	res, ch := m.state.apply(cmd)
-	if ch != nil {
-		m.signalLocked()
-	}
 	m.mu.Unlock()
 	if ch != nil {
 		if err := m.disk.write(b, ch); err != nil {
@@ -192,7 +134,6 @@ func (m *Machine) Install(staged any, b log.Batch) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.state = st
-	m.signalLocked()
 	return nil
 }
 
@@ -217,13 +158,5 @@ func (m *Machine) Destroy(b log.Batch) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.state = newState()
-	m.signalLocked()
 	return nil
-}
-
-func asError(err error) *wire.Error {
-	if e, ok := err.(*wire.Error); ok {
-		return e
-	}
-	return &wire.Error{Kind: wire.KindOf(err), Err: err}
 }

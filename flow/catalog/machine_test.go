@@ -25,32 +25,20 @@ func wantStream(t *testing.T, r Result, created bool) *Stream {
 	return r.Stream
 }
 
-func TestCreateMakesAStreamThatEveryIndexFinds(t *testing.T) {
+func TestCreateMakesAStreamThatIsFoundAndBorn(t *testing.T) {
 	s := newMemStore()
 	m := open(t, s)
-	changed := m.Changed()
 	st := wantStream(t, run(t, s, m, creation("orders", streamID(1), 3)), true)
-	select {
-	case <-changed:
-	default:
-		t.Fatal("Changed was not closed")
-	}
 	if st.Version != 1 || st.CreatedMS != 1000 || st.Partitions[2].State != Open || len(st.Partitions[2].Birth.Members) != 3 {
 		t.Fatalf("got %+v", st)
 	}
 	if got, ok := m.Get("orders"); !ok || got != st {
 		t.Fatal("Get does not find it")
 	}
-	if got, ok := m.ByID(streamID(1)); !ok || got != st {
-		t.Fatal("ByID does not find it")
-	}
-	if got, p, ok := m.StreamOf(ring.PartitionGroup(streamID(1), 2)); !ok || got != st || p != 2 {
-		t.Fatal("StreamOf does not find partition 2")
-	}
 	if b := m.Births(); len(b) != 3 || b[0].Group != ring.PartitionGroup(streamID(1), 0) || b[0].Kind != replica.KindPartition {
 		t.Fatalf("births are %+v", b)
 	}
-	if !m.Alive(streamID(1)) || m.Fate(streamID(2)) != FateUnknown {
+	if m.Fate(streamID(1)) != FateAlive || m.Fate(streamID(2)) != FateUnknown {
 		t.Fatal("fate is wrong")
 	}
 	if p := st.For(^uint64(0)); p == nil || p.ID != 2 {
@@ -79,8 +67,8 @@ func TestCreateAgainComparesTheConfig(t *testing.T) {
 	wantStream(t, run(t, s, m, retry), true)
 
 	wantErr(t, run(t, s, m, creation("other", streamID(1), 3)), wire.KindConflict, CodeExists)
-	if m.Version() != 1 {
-		t.Fatalf("refusals changed the version to %d", m.Version())
+	if m.state.version != 1 {
+		t.Fatalf("refusals changed the version to %d", m.state.version)
 	}
 }
 
@@ -100,8 +88,8 @@ func TestUpdateIsCompareAndSet(t *testing.T) {
 	if st.Config.RetentionMS == 5 {
 		t.Fatal("an older snapshot changed")
 	}
-	if got, _, _ := m.StreamOf(st.Partitions[0].Group); got != v2 {
-		t.Fatal("StreamOf gives the older definition")
+	if got, _ := m.Get("orders"); got != v2 {
+		t.Fatal("Get gives the older definition")
 	}
 	if again := wantStream(t, run(t, s, m, up), false); again != v2 {
 		t.Fatal("a retry of the applied update changed something")
@@ -130,13 +118,13 @@ func TestDeleteLeavesATombstoneAndAnewIncarnationMayFollow(t *testing.T) {
 	wantErr(t, run(t, s, m, DeleteStream{Name: "orders", ID: streamID(9)}), wire.KindConflict, CodeVersionMismatch)
 	wantStream(t, run(t, s, m, DeleteStream{Name: "orders", ID: streamID(1), NowMS: 2000}), false)
 
-	if m.Fate(streamID(1)) != FateDeleted || m.Alive(streamID(1)) {
+	if m.Fate(streamID(1)) != FateDeleted {
 		t.Fatal("the deleted incarnation is not remembered")
 	}
-	if _, _, ok := m.StreamOf(old.Partitions[0].Group); ok {
-		t.Fatal("a deleted stream's group is still found")
+	if _, ok := m.Get("orders"); ok {
+		t.Fatal("a deleted stream is still found")
 	}
-	if ts := m.Tombstones(); len(ts) != 1 || len(ts[0].Groups) != 3 || ts[0].Name != "orders" || ts[0].DeletedMS != 2000 {
+	if ts := m.state.tombstones; len(ts) != 1 || len(ts[0].Groups) != 3 || ts[0].Name != "orders" || ts[0].DeletedMS != 2000 {
 		t.Fatalf("tombstones are %+v", ts)
 	}
 	wantErr(t, run(t, s, m, creation("orders", streamID(1), 3)), wire.KindConflict, CodeDeleted)
@@ -155,15 +143,15 @@ func TestTombstonesAreForgottenByAgeAndByCount(t *testing.T) {
 		wantStream(t, run(t, s, m, creation("x", id(n), 1)), true)
 		wantStream(t, run(t, s, m, DeleteStream{Name: "x"}), false)
 	}
-	if got := len(m.Tombstones()); got != MaxTombstones || m.Fate(id(2)) != FateUnknown || m.Fate(id(3)) != FateDeleted {
+	if got := len(m.state.tombstones); got != MaxTombstones || m.Fate(id(2)) != FateUnknown || m.Fate(id(3)) != FateDeleted {
 		t.Fatalf("%d tombstones, fates %v %v", got, m.Fate(id(2)), m.Fate(id(3)))
 	}
 	run(t, s, m, creation("x", streamID(1), 1))
 	run(t, s, m, DeleteStream{Name: "x", NowMS: 1000 + TombstoneAgeMS + 1})
-	if got := m.Tombstones(); len(got) != 1 || got[0].Stream != streamID(1) {
+	if got := m.state.tombstones; len(got) != 1 || got[0].Stream != streamID(1) {
 		t.Fatalf("%d tombstones after their age", len(got))
 	}
-	if got := open(t, s).Tombstones(); len(got) != 1 {
+	if got := open(t, s).state.tombstones; len(got) != 1 {
 		t.Fatalf("%d tombstones on disk", len(got))
 	}
 }
@@ -235,12 +223,12 @@ func TestDamagedStateIsRefusedAtOpen(t *testing.T) {
 	for key := range fresh().kv {
 		s := fresh()
 		s.kv[key] = s.kv[key][:len(s.kv[key])-1]
-		_, err := NewFactory(s, nil)(replica.Birth{Group: testGroup, Kind: replica.KindCatalog}, []byte(testPrefix))
+		_, err := NewFactory(s)(replica.Birth{Group: testGroup, Kind: replica.KindCatalog}, []byte(testPrefix))
 		if wire.KindOf(err) != wire.KindCorrupt {
 			t.Errorf("key %q cut: error %v", key, err)
 		}
 	}
-	if _, err := NewFactory(fresh(), nil)(replica.Birth{Kind: replica.KindPartition}, nil); err == nil {
+	if _, err := NewFactory(fresh())(replica.Birth{Kind: replica.KindPartition}, nil); err == nil {
 		t.Error("a partition's group was opened as a catalog shard")
 	}
 }

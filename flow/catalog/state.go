@@ -14,22 +14,15 @@ type state struct {
 	clockMS    int64  // the latest time that any entry carried; ages tombstones
 	byName     map[string]*Stream
 	byID       map[ring.StreamID]*Stream
-	byGroup    map[ring.GroupID]partitionRef
 	tombstones []Tombstone // ascending by version
 	graves     map[ring.StreamID]struct{}
 }
 
-type partitionRef struct {
-	stream    *Stream
-	partition ring.PartitionID
-}
-
 func newState() *state {
 	return &state{
-		byName:  map[string]*Stream{},
-		byID:    map[ring.StreamID]*Stream{},
-		byGroup: map[ring.GroupID]partitionRef{},
-		graves:  map[ring.StreamID]struct{}{},
+		byName: map[string]*Stream{},
+		byID:   map[ring.StreamID]*Stream{},
+		graves: map[ring.StreamID]struct{}{},
 	}
 }
 
@@ -54,17 +47,11 @@ func (s *state) buried(id ring.StreamID) bool {
 func (s *state) add(st *Stream) {
 	s.byName[st.Name] = st
 	s.byID[st.ID] = st
-	for i := range st.Partitions {
-		s.byGroup[st.Partitions[i].Group] = partitionRef{st, st.Partitions[i].ID}
-	}
 }
 
 func (s *state) remove(st *Stream) {
 	delete(s.byName, st.Name)
 	delete(s.byID, st.ID)
-	for i := range st.Partitions {
-		delete(s.byGroup, st.Partitions[i].Group)
-	}
 }
 
 func (s *state) bury(t Tombstone) {
