@@ -210,31 +210,3 @@ func (j *FileJournal) Release(id ring.GroupID, i uint64) {
 		g.released = max(g.released, min(i, g.last()))
 	}
 }
-
-// Pressure tells how far the files are beyond the size limit, and who holds them there.
-type Pressure struct {
-	// Bytes is the size of all files; Limit the size that they should not exceed.
-	Bytes, Limit int64
-	// Holders are the groups with entries in the oldest file that were not released, where that file should go but cannot.
-	// Making their state durable and releasing them lets it go.
-	Holders []ring.GroupID
-}
-
-// Pressure is cheap enough to be asked every second.
-func (j *FileJournal) Pressure() Pressure {
-	j.mu.RLock()
-	defer j.mu.RUnlock()
-	p := Pressure{Bytes: j.bytes, Limit: j.cfg.RetainBytes}
-	if p.Bytes <= p.Limit || len(j.files) < 2 {
-		return p
-	}
-	for g := range j.files[0].groups {
-		if g.holds(j.files[0].seq) {
-			p.Holders = append(p.Holders, g.id)
-		}
-	}
-	return p
-}
-
-// Full reports whether the journal waits for disk space: nothing is acknowledged until there is some.
-func (j *FileJournal) Full() bool { return j.full.Load() }

@@ -44,15 +44,13 @@ func (q *queue) init(limit int64) {
 func (q *queue) put(u unit) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for !q.closed && q.bytes > 0 && q.bytes+u.size > q.limit {
+	for !q.closed && !q.fitsLocked(u) {
 		q.notFull.Wait()
 	}
 	if q.closed {
 		return ErrClosed
 	}
-	q.units = append(q.units, u)
-	q.bytes += u.size
-	q.notEmpty.Signal()
+	q.addLocked(u)
 	return nil
 }
 
@@ -60,13 +58,19 @@ func (q *queue) put(u unit) error {
 func (q *queue) tryPut(u unit) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.closed || q.bytes > 0 && q.bytes+u.size > q.limit {
+	if q.closed || !q.fitsLocked(u) {
 		return false
 	}
+	q.addLocked(u)
+	return true
+}
+
+func (q *queue) fitsLocked(u unit) bool { return q.bytes == 0 || q.bytes+u.size <= q.limit }
+
+func (q *queue) addLocked(u unit) {
 	q.units = append(q.units, u)
 	q.bytes += u.size
 	q.notEmpty.Signal()
-	return true
 }
 
 // take waits for units and returns all of them, or none once the queue is closed and empty. spare becomes the next queue.

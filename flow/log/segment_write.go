@@ -44,7 +44,6 @@ func (s *Segments) Append(m *batch.Meta, payload []byte) error {
 	seg.size += total
 	s.next, s.lastIndex = m.Next(), m.Index
 	s.keepTailLocked(StoredBatch{Meta: *m, Payload: payload})
-	s.wakeLocked()
 	return nil
 }
 

@@ -93,7 +93,6 @@ type Segments struct {
 	synced    syncedPos
 	tail      []StoredBatch // the latest batches
 	tailBytes int64
-	waiters   chan struct{} // closed at the next append; nil while nobody waits
 	pins      map[*Pin]struct{}
 	dirDirty  bool       // a file was made since the directory was synced
 	untrimmed bool       // files might be deleted
@@ -158,30 +157,6 @@ func (s *Segments) Bytes() int64 {
 	return n
 }
 
-// closedChan is what Wait returns when there is nothing to wait for.
-var closedChan = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
-
-// Wait returns a channel that is closed once there is something at or after offset from, and when the segments are closed.
-func (s *Segments) Wait(from uint64) <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.next > from || s.closed {
-		return closedChan
-	}
-	if s.waiters == nil {
-		s.waiters = make(chan struct{})
-	}
-	return s.waiters
-}
-
-// wakeLocked lets the waiting readers look again.
-func (s *Segments) wakeLocked() {
-	if s.waiters != nil {
-		close(s.waiters)
-		s.waiters = nil
-	}
-}
-
 // usableLocked is the reason why nothing can be written, or nil.
 func (s *Segments) usableLocked() error {
 	if s.closed {
@@ -190,7 +165,7 @@ func (s *Segments) usableLocked() error {
 	return s.err
 }
 
-// Close closes the files without a sync, and wakes everyone who waits. Idempotent.
+// Close closes the files without a sync. Idempotent.
 func (s *Segments) Close() error {
 	s.appendMu.Lock()
 	defer s.appendMu.Unlock()
@@ -202,7 +177,6 @@ func (s *Segments) Close() error {
 		return nil
 	}
 	s.closed = true
-	s.wakeLocked()
 	s.dropTailLocked()
 	var err error
 	for _, list := range [][]*segment{s.segs, s.condemned} {
@@ -263,9 +237,6 @@ func (p *Pin) Release() {
 	delete(p.s.pins, p)
 	p.s.untrimmed = true
 }
-
-// Unpin is Release.
-func (s *Segments) Unpin(p *Pin) { p.Release() }
 
 // Read is Segments.Read, but goes down to what is pinned.
 func (p *Pin) Read(from uint64, maxBytes int, buf []byte) ([]StoredBatch, error) {

@@ -148,19 +148,3 @@ func TestSegmentsTrimKeepsPinnedFilesAndRefusesExpiredOffsets(t *testing.T) {
 	}
 	checkRead(t, s, 150, 500)
 }
-
-func TestSegmentsWaitWakesAtAppendAndClose(t *testing.T) {
-	s := openSegs(t, t.TempDir(), Recovery{})
-	w := s.Wait(0)
-	select {
-	case <-w:
-		t.Fatal("woken by nothing")
-	default:
-	}
-	fill(t, s, 0, 1, 10)
-	<-w
-	<-s.Wait(1)
-	w = s.Wait(2)
-	_ = s.Close()
-	<-w
-}
