@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/url"
@@ -46,21 +47,13 @@ func (p *process) meshQueryWith(use, short, path string, query func(args []strin
 	var o outputFlag
 	cmd := &cobra.Command{Use: use, Short: short, Args: arguments()}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := o.check(); err != nil {
-			return err
-		}
-		c, err := s.client(p, false)
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		ctx, cancel := questionContext(cmd.Context())
-		defer cancel()
-		raw, err := c.Raw(ctx, path, query(args))
-		if err != nil {
-			return err
-		}
-		return p.print(o, raw, func() error { return text(raw) })
+		return p.ask(cmd, &s, &o, func(ctx context.Context, c *client.Client) error {
+			raw, err := c.Raw(ctx, path, query(args))
+			if err != nil {
+				return err
+			}
+			return p.print(o, raw, func() error { return text(raw) })
+		})
 	}
 	s.add(cmd)
 	o.add(cmd)

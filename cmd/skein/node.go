@@ -113,12 +113,11 @@ func (p *process) runNode(ctx context.Context, cfg config.Config, sources config
 	if err != nil {
 		return err
 	}
-	stop := onHangup(func() { reload(n, &cfg, sources, level, logger) })
+	stop := onHangup(func() { reload(n, sources, level, logger) })
 	defer stop()
 	guard, endGuard := context.WithCancel(ctx)
 	var guarded sync.WaitGroup
-	budget := cfg.MemoryBudget
-	guarded.Go(func() { node.GuardHeap(guard, budget) })
+	guarded.Go(func() { node.GuardHeap(guard, cfg.MemoryBudget) })
 	defer guarded.Wait()
 	defer endGuard()
 	return n.Run(ctx)
@@ -155,22 +154,15 @@ func onHangup(f func()) (stop func()) {
 	}
 }
 
-// reloader is the part of a node that a SIGHUP needs.
-type reloader interface {
-	Reload(config.Config) (applied, restart []string)
-}
-
 // reload reads the sources again and gives the node what it can take over. A configuration that is wrong changes nothing.
-func reload(n reloader, cfg *config.Config, sources config.Sources, level *slog.LevelVar, logger *slog.Logger) {
+func reload(n *node.Node, sources config.Sources, level *slog.LevelVar, logger *slog.Logger) {
 	fresh, err := config.Load(sources)
 	if err != nil {
 		logger.Error("reload refused, the old configuration stays", "error", strings.ReplaceAll(err.Error(), "\n", "; "))
 		return
 	}
-	taken, restart := config.Changed(*cfg, fresh)
-	*cfg = config.Reloaded(*cfg, fresh)
-	level.Set(cfg.Log.SlogLevel())
-	n.Reload(*cfg)
+	level.Set(fresh.Log.SlogLevel())
+	taken, restart := n.Reload(fresh)
 	logger.Info("configuration reloaded", "changed", taken)
 	if len(restart) > 0 {
 		logger.Warn("some changes need a restart", "keys", restart)

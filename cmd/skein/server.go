@@ -107,6 +107,23 @@ func questionContext(ctx context.Context) (context.Context, context.CancelFunc) 
 	return context.WithTimeoutCause(ctx, requestTimeout, fmt.Errorf("no answer within %v", requestTimeout))
 }
 
+// ask runs one question to the mesh within requestTimeout.
+func (p *process) ask(cmd *cobra.Command, s *serverFlags, o *outputFlag, f func(ctx context.Context, c *client.Client) error) error {
+	if o != nil {
+		if err := o.check(); err != nil {
+			return err
+		}
+	}
+	c, err := s.client(p, false)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	ctx, cancel := questionContext(cmd.Context())
+	defer cancel()
+	return f(ctx, c)
+}
+
 // colour reports whether stdout takes colours.
 func (p *process) colour() bool {
 	f, ok := p.out.(*os.File)

@@ -77,23 +77,6 @@ func settings(f *pflag.FlagSet) (map[string]any, error) {
 	return out, bad
 }
 
-// ask runs one question to the mesh within requestTimeout.
-func (p *process) ask(cmd *cobra.Command, s *serverFlags, o *outputFlag, f func(ctx context.Context, c *client.Client) error) error {
-	if o != nil {
-		if err := o.check(); err != nil {
-			return err
-		}
-	}
-	c, err := s.client(p, false)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	ctx, cancel := questionContext(cmd.Context())
-	defer cancel()
-	return f(ctx, c)
-}
-
 func (p *process) streamCreate() *cobra.Command {
 	var s serverFlags
 	var o outputFlag
