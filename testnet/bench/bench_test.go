@@ -13,7 +13,7 @@ func TestPayloadsHaveTheirSizeAndBodiesCarryThemAll(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, size := range []int{128, 1024} {
 		for _, asJSON := range []bool{true, false} {
-			p := newPayloads("x", size, asJSON, rng)
+			p := newPayloads(size, asJSON, rng)
 			if len(p.values) != bodiesPerLoad*window || len(p.bodies) != bodiesPerLoad {
 				t.Fatalf("%d values in %d bodies", len(p.values), len(p.bodies))
 			}

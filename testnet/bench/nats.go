@@ -130,13 +130,7 @@ func (c *natsCluster) create(ctx context.Context, stream string, n int) error {
 }
 
 func (c *natsCluster) remove(ctx context.Context, stream string) error {
-	var names []string
-	for n := range c.js.StreamNames(ctx).Name() {
-		if strings.HasPrefix(n, stream+"-") {
-			names = append(names, n)
-		}
-	}
-	for _, n := range names {
+	for _, n := range c.parts(ctx, stream) {
 		if err := c.js.DeleteStream(ctx, n); err != nil {
 			return err
 		}
@@ -144,19 +138,18 @@ func (c *natsCluster) remove(ctx context.Context, stream string) error {
 	return nil
 }
 
-// partitions counts the streams that make up one of ours.
-func (c *natsCluster) partitions(ctx context.Context, stream string) int {
-	n := 0
-	for name := range c.js.StreamNames(ctx).Name() {
-		if strings.HasPrefix(name, stream+"-") {
-			n++
+// parts are the names of the streams that make up one of ours.
+func (c *natsCluster) parts(ctx context.Context, stream string) (names []string) {
+	for n := range c.js.StreamNames(ctx).Name() {
+		if strings.HasPrefix(n, stream+"-") {
+			names = append(names, n)
 		}
 	}
-	return max(n, 1)
+	return names
 }
 
 func (c *natsCluster) batched(ctx context.Context, stream string, load *payloads, d time.Duration, limit int) (int, float64, error) {
-	n := c.partitions(ctx, stream)
+	n := max(len(c.parts(ctx, stream)), 1)
 	var acked, taken atomic.Int64
 	began := time.Now()
 	err := parallel(connections, func(worker int) error {
@@ -203,8 +196,6 @@ func (c *natsCluster) batched(ctx context.Context, stream string, load *payloads
 	})
 	return int(acked.Load()), float64(acked.Load()) / time.Since(began).Seconds(), err
 }
-
-type publishFunc = func(ctx context.Context, value []byte) error
 
 func (c *natsCluster) one(ctx context.Context, stream string) (publishFunc, func(), error) {
 	return c.publisher(stream, 0, 1, 2)

@@ -40,7 +40,7 @@ const (
 
 // inSystem are the rows that run within a started system, in this order; failover is last, for it takes a node away.
 func inSystem() []row {
-	rows := []row{
+	return []row{
 		batchedRow("publish-1k-json", 1, func(l *loads) *payloads { return l.json1k }),
 		batchedRow("publish-1k-random", 1, func(l *loads) *payloads { return l.random1k }),
 		batchedRow("publish-128-json", 1, func(l *loads) *payloads { return l.json128 }),
@@ -51,7 +51,6 @@ func inSystem() []row {
 		{[]metric{{"ack-at-1000-p50", "ms", true, true}, {"ack-at-1000-p99", "ms", true, true}}, paced},
 		{[]metric{{"read-1k-json", "events/s", false, false}}, reading},
 	}
-	return rows
 }
 
 var (

@@ -74,8 +74,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	rng := rand.New(rand.NewPCG(1, 2)) // the same payloads in every run
 	r := &runner{o: o, match: match, rep: newReport()}
 	r.loads = loads{
-		newPayloads("1k-json", 1024, true, rng), newPayloads("1k-random", 1024, false, rng),
-		newPayloads("128-json", 128, true, rng), newPayloads("128-random", 128, false, rng),
+		newPayloads(1024, true, rng), newPayloads(1024, false, rng),
+		newPayloads(128, true, rng), newPayloads(128, false, rng),
 	}
 	began := time.Now()
 	for pair := range o.Pairs {

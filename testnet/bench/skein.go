@@ -35,7 +35,7 @@ func newClient() *http.Client {
 	}}
 }
 
-func (m *mesh) name() string       { return "skein" }
+func (m *mesh) name() string       { return skeinName }
 func (m *mesh) processes() []*proc { return m.procs }
 
 func (m *mesh) start(ctx context.Context) error {

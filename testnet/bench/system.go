@@ -25,16 +25,18 @@ type system interface {
 	// were acknowledged, and how many per second.
 	batched(ctx context.Context, stream string, load *payloads, d time.Duration, limit int) (acked int, rate float64, err error)
 	// one returns a function that publishes one event and waits for its acknowledgement; it is called by many goroutines.
-	one(ctx context.Context, stream string) (publish func(ctx context.Context, value []byte) error, done func(), err error)
+	one(ctx context.Context, stream string) (publish publishFunc, done func(), err error)
 	// read reads the n events of a stream from its start and returns events per second.
 	read(ctx context.Context, stream string, n int) (float64, error)
 	// owner returns which process leads the stream's only partition.
 	owner(ctx context.Context, stream string) (int, error)
 	// survivors is one, over connections to all processes but one.
-	survivors(ctx context.Context, stream string, but int) (publish func(ctx context.Context, value []byte) error, done func(), err error)
+	survivors(ctx context.Context, stream string, but int) (publish publishFunc, done func(), err error)
 	processes() []*proc
 	stop()
 }
+
+type publishFunc = func(ctx context.Context, value []byte) error
 
 // What the batched load looks like, for all systems alike: four connections, spread over the nodes, with about 2,000 events under way.
 const (
@@ -44,7 +46,6 @@ const (
 
 // payloads are made before anything is measured.
 type payloads struct {
-	name   string
 	json   bool
 	values [][]byte
 	bodies [][]byte // the same values as NDJSON bodies of window events
@@ -60,8 +61,8 @@ func (p *payloads) ndjsonQuery() string {
 
 const bodiesPerLoad = 16
 
-func newPayloads(name string, size int, asJSON bool, rng *rand.Rand) *payloads {
-	p := &payloads{name: name, json: asJSON}
+func newPayloads(size int, asJSON bool, rng *rand.Rand) *payloads {
+	p := &payloads{json: asJSON}
 	for range bodiesPerLoad {
 		var body []byte
 		for range window {

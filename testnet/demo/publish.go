@@ -152,7 +152,7 @@ func (s *story) publish(ctx context.Context, i int, src *source) error {
 		for j := range batch {
 			batch[j] = src.next()
 		}
-		if err := s.sendAs(ctx, c, batch, src.contentType); err != nil {
+		if err := s.send(ctx, c, batch, src.contentType); err != nil {
 			return fmt.Errorf("%s: %w", src.name, err)
 		}
 		sent += n
@@ -178,12 +178,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func (s *story) send(ctx context.Context, c *client.Client, batch []event) error {
-	return s.sendAs(ctx, c, batch, "application/json")
-}
-
-// sendAs publishes a batch, again and again under the same identities until all of it is acknowledged, and records it all.
-func (s *story) sendAs(ctx context.Context, c *client.Client, batch []event, contentType string) error {
+// send publishes a batch, again and again under the same identities until all of it is acknowledged, and records it all.
+func (s *story) send(ctx context.Context, c *client.Client, batch []event, contentType string) error {
 	events := make([]client.Event, len(batch))
 	s.mu.Lock()
 	for i, ev := range batch {

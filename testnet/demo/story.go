@@ -209,7 +209,7 @@ func (s *story) probe(ctx context.Context, victim int, key string) error {
 	}
 	defer c.Close()
 	ev := event{publisher: "probe", key: key, seq: 1, value: []byte(`{"probe":true}`)}
-	return s.send(ctx, c, []event{ev})
+	return s.send(ctx, c, []event{ev}, "application/json")
 }
 
 var errUnfinished = errors.New("not every event was acknowledged")
