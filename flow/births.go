@@ -24,11 +24,9 @@ const (
 // partitions to be born, until each confirmed; every node asks whether the streams of its replicas are still alive. What is
 // confirmed is forgotten with the ownership of the shard: births are idempotent.
 type birthKeeper struct {
-	b    *Broker
-	wake chan struct{} // fates are to be asked now
-
-	// Owned by run and by ensure under the map's own synchronisation below.
-	confirmed *confirmations
+	b         *Broker
+	wake      chan struct{}  // fates are to be asked now
+	confirmed *confirmations // by run, and by the catalog commands served here
 }
 
 func newBirthKeeper(b *Broker) *birthKeeper {
@@ -135,11 +133,11 @@ func (b *Broker) runCatalogCommand(ctx context.Context, g *replica.Group, req ca
 		return resp, res.Err
 	}
 	switch cmd.(type) {
-	case catalog.CreateStream, *catalog.CreateStream:
+	case catalog.CreateStream:
 		if res.Created {
 			b.births.push(ctx, birthsOf(res.Stream), g.Status().Term)
 		}
-	case catalog.DeleteStream, *catalog.DeleteStream:
+	case catalog.DeleteStream:
 		b.tellDeleted(ctx, res.Stream)
 	}
 	return catalogResponse{Stream: res.Stream, Created: res.Created}, nil

@@ -16,7 +16,7 @@ import (
 )
 
 // Windows of publish sessions, in bytes. The node's budget is divided over the sessions that are open; a session never has
-// less than one full batch on the way, and gains nothing beyond a dozen.
+// less than one full batch on the way, and gains nothing beyond a few.
 const (
 	minWindow = batch.TargetBytes
 	maxWindow = 1 << 20
