@@ -147,7 +147,7 @@ func (f *feed) open(ctx context.Context) (source, error) {
 	if !ok {
 		return nil, noOwner(f.part.Group, nil)
 	}
-	return openRemote(ctx, b, owner, f.part.Group, f.next, remoteCredit)
+	return openRemote(ctx, b, owner, f.part.Group, f.next)
 }
 
 // localSource reads the replica on this node.
@@ -207,8 +207,8 @@ type remoteSource struct {
 	cancel context.CancelFunc
 }
 
-func openRemote(ctx context.Context, b *Broker, node ring.NodeID, g ring.GroupID, from uint64, credit int64) (source, error) {
-	hello, err := wire.Marshal(&subscribeHello{Group: g, From: from, Credit: credit})
+func openRemote(ctx context.Context, b *Broker, node ring.NodeID, g ring.GroupID, from uint64) (source, error) {
+	hello, err := wire.Marshal(&subscribeHello{Group: g, From: from, Credit: remoteCredit})
 	if err != nil {
 		return nil, err
 	}

@@ -54,11 +54,7 @@ type session struct {
 }
 
 func newSession(b *Broker, stream string, p *catalog.Partition) *session {
-	s := &session{b: b, stream: stream, part: p.ID, group: p.Group, wake: make(chan struct{}, 1)}
-	for _, m := range p.Birth.Members {
-		s.known = append(s.known, m.Node)
-	}
-	return s
+	return &session{b: b, stream: stream, part: p.ID, group: p.Group, known: foundersOf(p), wake: make(chan struct{}, 1)}
 }
 
 // add appends an event to the gathering batch; flush must follow.

@@ -67,10 +67,7 @@ func (s *session) isStopped() bool {
 }
 
 func (s *session) ended(life context.Context) bool {
-	s.mu.Lock()
-	stopped := s.stopped != nil
-	s.mu.Unlock()
-	if stopped {
+	if s.isStopped() {
 		return true
 	}
 	if life.Err() != nil {
@@ -97,19 +94,21 @@ func (s *session) waitForWork(life context.Context) bool {
 	if s.users > 0 || !s.idle() {
 		return true
 	}
+	s.retireLocked()
+	return false
+}
+
+// retireLocked takes the session out of the table, under Broker.mu: the next event opens another one.
+func (s *session) retireLocked() {
 	s.retired = true
 	if s.b.sessions[s.group] == s {
 		delete(s.b.sessions, s.group)
 	}
-	return false
 }
 
 func (s *session) retire() {
 	s.b.mu.Lock()
-	s.retired = true
-	if s.b.sessions[s.group] == s {
-		delete(s.b.sessions, s.group)
-	}
+	s.retireLocked()
 	s.b.mu.Unlock()
 	s.stop(errClosing) // an event that came between the last look and retirement is refused, not lost
 }

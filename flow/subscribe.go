@@ -117,7 +117,7 @@ func targets(s *catalog.Stream, req SubscribeRequest) ([]*catalog.Partition, err
 	}
 	if len(out) == 0 && req.Partition != nil {
 		if _, ok := s.Partition(*req.Partition); !ok {
-			return nil, wire.Errorf(wire.KindNotFound, "partition-not-found", "stream %s has no partition %d", s.Name, *req.Partition)
+			return nil, partitionNotFound(s.Name, *req.Partition)
 		}
 		return nil, wire.Errorf(wire.KindInvalid, "", "partition %d of stream %s does not hold the key asked for; ask without partition",
 			*req.Partition, s.Name)
@@ -133,7 +133,7 @@ func (b *Broker) resolve(ctx context.Context, s *catalog.Stream, parts []*catalo
 	}
 	for p := range req.From.Offsets {
 		if _, ok := s.Partition(p); !ok {
-			return nil, nil, wire.Errorf(wire.KindNotFound, "partition-not-found", "stream %s has no partition %d", s.Name, p)
+			return nil, nil, partitionNotFound(s.Name, p)
 		}
 	}
 	var mu sync.Mutex
@@ -194,6 +194,10 @@ func (b *Broker) resolveOne(ctx context.Context, p *catalog.Partition, req Subsc
 		}
 	}
 	return start, resp.Next, nil
+}
+
+func partitionNotFound(stream string, p ring.PartitionID) error {
+	return wire.Errorf(wire.KindNotFound, "partition-not-found", "stream %s has no partition %d", stream, p)
 }
 
 // expired is the error of a position that retention has passed. The HTTP layer gives Term as "earliest".
@@ -345,7 +349,7 @@ func (b *Broker) EventAt(ctx context.Context, stream string, id ring.PartitionID
 	}
 	p, ok := s.Partition(id)
 	if !ok {
-		return Event{}, wire.Errorf(wire.KindNotFound, "partition-not-found", "stream %s has no partition %d", stream, id)
+		return Event{}, partitionNotFound(s.Name, id)
 	}
 	if local, ok := b.localPartition(p.Group); !ok || offset >= local.Next() || offset < local.Start() {
 		resp, err := b.askOwner(ctx, foundersOf(p), partitionRequest{Op: opEnd, Group: p.Group})
