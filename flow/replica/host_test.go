@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/skeinmesh/skein/ring"
@@ -371,6 +372,28 @@ func TestReplicaThatMetAFullDiskComesBackWhenThereIsSpace(t *testing.T) {
 		m.propose(g, "d")
 		if got := m.converge(g, 0, 1, 2); len(got) != 4 {
 			t.Fatalf("%d values", len(got))
+		}
+	})
+}
+
+type closer struct{ closed bool }
+
+func (c *closer) Close() error { c.closed = true; return nil }
+
+func TestFetchedSnapshotIsDiscardedWhenTheReplicaStopsBeforeItIsTold(t *testing.T) {
+	inMesh(t, 1, func(m *mesh) {
+		g := testGroup(1)
+		m.found(g, 0)
+		m.propose(g, "a")
+		staged := &closer{}
+		gr := m.group(0, g)
+		gr.post(func() { gr.fetch = &fetch{staged: staged} })
+		synctest.Wait()
+		if err := m.nodes[0].host.Remove(context.Background(), g); err != nil {
+			t.Fatal(err)
+		}
+		if !staged.closed {
+			t.Error("what was fetched stays open")
 		}
 	})
 }
