@@ -24,7 +24,7 @@ func scanValue(b []byte, i, depth int) int {
 	case '"':
 		return scanString(b, i+1)
 	case '{':
-		return scanObject(b, i+1, depth+1)
+		return members(b, i, depth+1, func(_ []byte, at int) int { return scanValue(b, at, depth+1) })
 	case '[':
 		return scanArray(b, i+1, depth+1)
 	case 't':
@@ -58,40 +58,6 @@ func space(b []byte, i int) int {
 		}
 	}
 	return i
-}
-
-func scanObject(b []byte, i, depth int) int {
-	if depth > maxJSONDepth {
-		return -1
-	}
-	if i = space(b, i); i < len(b) && b[i] == '}' {
-		return i + 1
-	}
-	for {
-		if i >= len(b) || b[i] != '"' {
-			return -1
-		}
-		if i = scanString(b, i+1); i < 0 {
-			return -1
-		}
-		if i = space(b, i); i >= len(b) || b[i] != ':' {
-			return -1
-		}
-		if i = scanValue(b, space(b, i+1), depth); i < 0 {
-			return -1
-		}
-		if i = space(b, i); i >= len(b) {
-			return -1
-		}
-		switch b[i] {
-		case ',':
-			i = space(b, i+1)
-		case '}':
-			return i + 1
-		default:
-			return -1
-		}
-	}
 }
 
 func scanArray(b []byte, i, depth int) int {
