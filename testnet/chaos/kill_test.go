@@ -131,13 +131,12 @@ func TestPausedOwnerIsFenced(t *testing.T) {
 func (w *world) progress(n int) {
 	w.t.Helper()
 	want := w.acked.Load() + int64(n)
-	deadline := time.Now().Add(sendWithin)
-	for w.acked.Load() < want {
-		if time.Now().After(deadline) {
-			w.t.Fatalf("%d more acknowledgements did not come within %v", n, sendWithin)
+	until(w.t, sendWithin, func() error {
+		if missing := want - w.acked.Load(); missing > 0 {
+			return fmt.Errorf("%d of %d more acknowledgements did not come", missing, n)
 		}
-		time.Sleep(5 * time.Millisecond)
-	}
+		return nil
+	})
 }
 
 func kill(t *testing.T, m *dev.Mesh, nodes ...int) {

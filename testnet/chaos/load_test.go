@@ -3,6 +3,7 @@ package chaos
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -284,17 +285,8 @@ func (w *world) readThrough(node int) (map[uint32]uint64, error) {
 // finishReaders waits until the readers have come to the ends, and holds them to have seen everything.
 func (l *load) finishReaders(ends map[uint32]uint64) {
 	l.w.t.Helper()
-	deadline := time.Now().Add(healWithin)
-	for {
-		behind := l.behind(ends)
-		if behind == "" {
-			break
-		}
-		if time.Now().After(deadline) {
-			l.w.t.Errorf("a reader did not come to the end: %s", behind)
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
+	if err := poll(healWithin, func() error { return l.behind(ends) }); err != nil {
+		l.w.t.Errorf("a reader did not come to the end: %v", err)
 	}
 	l.leave()
 	if err := l.readers.Wait(); err != nil {
@@ -307,18 +299,18 @@ func (l *load) finishReaders(ends map[uint32]uint64) {
 	}
 }
 
-func (l *load) behind(ends map[uint32]uint64) string {
+func (l *load) behind(ends map[uint32]uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.next) == 0 {
-		return "no reader has seen anything"
+		return errors.New("no reader has seen anything")
 	}
 	for reader, next := range l.next {
 		for p, end := range ends {
 			if next[p] < end {
-				return fmt.Sprintf("%s is at offset %d of %d in partition %d", reader, next[p], end, p)
+				return fmt.Errorf("%s is at offset %d of %d in partition %d", reader, next[p], end, p)
 			}
 		}
 	}
-	return ""
+	return nil
 }

@@ -260,6 +260,10 @@ func TestCutOffNodeRefusesAndFollowsAfterHealing(t *testing.T) {
 	l.startReaders()
 	w.progress(300)
 	victim := int(sd % 3)
+	until(t, healWithin, func() error { // on a busy host its replicas may be behind
+		_, err := w.committed(victim)
+		return err
+	})
 	s.cutOff(victim)
 	cut := time.Now()
 	t.Logf("node %d is cut off", victim)
@@ -308,7 +312,7 @@ func (w *world) refusesPublishes(node int) {
 		default:
 			w.history.Unknown(ev.publisher, ev.key, ev.seq)
 		}
-		if late := took - timeout; late > 500*time.Millisecond {
+		if late := took - timeout; late > patience(500*time.Millisecond) {
 			w.t.Errorf("a publish was answered %v after its deadline: %v", late, err)
 		}
 		if err == nil {
@@ -323,7 +327,7 @@ func (w *world) refusesPublishes(node int) {
 	}
 	w.mu.Unlock()
 	for _, key := range keys {
-		until(w.t, 10*time.Second, func() error {
+		until(w.t, patience(10*time.Second), func() error {
 			if err := try(key); !isNoQuorum(err) {
 				return err
 			}
@@ -338,13 +342,22 @@ func (w *world) refusesPublishes(node int) {
 	}
 }
 
+// committed reads the first 200 events through one node.
+func (w *world) committed(node int) ([]envelope, error) {
+	hc := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	events, _, err := w.page(w.t.Context(), hc, node, url.Values{"from": {"earliest"}, "limit": {"200"}})
+	if err == nil && len(events) < 200 {
+		err = fmt.Errorf("a page of committed events has %d", len(events))
+	}
+	return events, err
+}
+
 // servesCommitted: what was committed is read from the earliest offset on.
 func (w *world) servesCommitted(node int) {
 	w.t.Helper()
-	hc := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	events, _, err := w.page(w.t.Context(), hc, node, url.Values{"from": {"earliest"}, "limit": {"200"}})
-	if err != nil || len(events) < 200 {
-		w.t.Errorf("a page of committed events through the node: %d events, %v", len(events), err)
+	events, err := w.committed(node)
+	if err != nil {
+		w.t.Errorf("through the node that is cut off: %v", err)
 	}
 	for _, ev := range events {
 		w.read("committed, through the node that was cut off", ev)
@@ -354,18 +367,17 @@ func (w *world) servesCommitted(node int) {
 // doesNotAnswerEnd: where the end is cannot be known without the others.
 func (w *world) doesNotAnswerEnd(node int) {
 	w.t.Helper()
+	const timeout = 2 * time.Second
 	hc := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	for _, q := range []url.Values{
-		{"from": {"earliest"}, "until": {"end"}, "timeout_ms": {"2000"}},
-		{"from": {"latest"}, "timeout_ms": {"2000"}},
-	} {
+	for _, q := range []url.Values{{"from": {"earliest"}, "until": {"end"}}, {"from": {"latest"}}} {
+		q.Set("timeout_ms", fmt.Sprint(timeout.Milliseconds()))
 		begin := time.Now()
 		events, _, err := w.page(w.t.Context(), hc, node, q)
 		if !isNoQuorum(err) {
 			w.t.Errorf("%s is answered with %d events, %v", q.Encode(), len(events), err)
 		}
-		if took := time.Since(begin); took > 3*time.Second {
-			w.t.Errorf("%s is answered after %v", q.Encode(), took)
+		if late := time.Since(begin) - timeout; late > patience(time.Second) {
+			w.t.Errorf("%s is answered %v after its deadline", q.Encode(), late)
 		}
 	}
 }

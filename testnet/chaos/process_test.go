@@ -124,15 +124,22 @@ func ready(addr string) error {
 // until polls until f returns nil, and fails the test with f's last error after the time.
 func until(t *testing.T, within time.Duration, f func() error) {
 	t.Helper()
+	if err := poll(within, f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// poll polls until f returns nil, and returns f's last error after the time.
+func poll(within time.Duration, f func() error) error {
 	deadline := time.Now().Add(within)
 	for {
 		err := f()
 		if err == nil {
-			return
+			return nil
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("after %v: %v", within, err)
+			return fmt.Errorf("after %v: %w", within, err)
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(10 * time.Millisecond)
 	}
 }

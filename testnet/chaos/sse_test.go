@@ -59,19 +59,16 @@ func (s *eventSource) RoundTrip(r *http.Request) (*http.Response, error) {
 // connected waits until the client has made n requests, and returns the address it is connected to.
 func (s *eventSource) connected(t *testing.T, n int) string {
 	t.Helper()
-	deadline := time.Now().Add(healWithin)
-	for {
+	var at string
+	until(t, healWithin, func() error {
 		s.mu.Lock()
-		made, at := len(s.resumed), s.at
-		s.mu.Unlock()
-		if made >= n && at != "" {
-			return at
+		defer s.mu.Unlock()
+		if at = s.at; len(s.resumed) < n || at == "" {
+			return fmt.Errorf("the client made %d of %d connections", len(s.resumed), n)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the client made %d of %d connections", made, n)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+		return nil
+	})
+	return at
 }
 
 // TestForeignEventSourceResumesOverADeadNode: a client that knows no more than the SSE standard is connected to a node that is killed,

@@ -121,7 +121,7 @@ func stayApart(t *testing.T, m *dev.Mesh, strangerHTTP string, hasMesh bool) {
 	deadline := time.Now().Add(1500 * time.Millisecond)
 	for time.Now().Before(deadline) {
 		for _, addr := range []string{m.Address(0), strangerHTTP} {
-			if n := members(t, addr); n > 1 {
+			if n := len(members(t, addr)); n > 1 {
 				t.Fatalf("%s knows %d members", addr, n)
 			}
 		}
@@ -132,7 +132,19 @@ func stayApart(t *testing.T, m *dev.Mesh, strangerHTTP string, hasMesh bool) {
 	}
 }
 
-func members(t *testing.T, addr string) int {
+// members asks a node for all that it knows, itself included.
+func members(t *testing.T, addr string) []client.Member {
+	t.Helper()
+	var list []client.Member
+	ask(t, addr, func(ctx context.Context, c *client.Client) (err error) {
+		list, err = c.Members(ctx)
+		return err
+	})
+	return list
+}
+
+// ask runs f with a client of one node alone.
+func ask(t *testing.T, addr string, f func(ctx context.Context, c *client.Client) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), healWithin)
 	defer cancel()
@@ -141,11 +153,9 @@ func members(t *testing.T, addr string) int {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	list, err := c.Members(ctx)
-	if err != nil {
+	if err := f(ctx, c); err != nil {
 		t.Fatal(err)
 	}
-	return len(list)
 }
 
 // TestStrangerCannotConnectByQUIC: gossip keeps strangers away, so that they do not learn where to dial; one that knows the address
@@ -202,26 +212,16 @@ func readSecret(t *testing.T, path string) config.Secret {
 // whoIs asks a node for its mesh and its own id.
 func whoIs(t *testing.T, addr string) (ring.MeshID, ring.NodeID) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), healWithin)
-	defer cancel()
-	c, err := client.New(client.Config{Servers: []string{addr}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	view, err := c.Mesh(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	list, err := c.Members(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	mesh, err := ring.ParseMeshID(view.View.Mesh)
-	if err != nil {
-		t.Fatal(err)
-	}
-	node, err := ring.ParseNodeID(list[0].ID)
+	var mesh ring.MeshID
+	ask(t, addr, func(ctx context.Context, c *client.Client) error {
+		view, err := c.Mesh(ctx)
+		if err != nil {
+			return err
+		}
+		mesh, err = ring.ParseMeshID(view.View.Mesh)
+		return err
+	})
+	node, err := ring.ParseNodeID(members(t, addr)[0].ID)
 	if err != nil {
 		t.Fatal(err)
 	}
