@@ -249,7 +249,8 @@ func (s *Segments) syncFiles(work []syncTask) error {
 	return nil
 }
 
-// trim deletes the files that are neither wanted nor pinned. The mark that says so is durable before the first one goes. s.syncMu is held.
+// trim deletes the files that are neither wanted nor pinned. The mark that says so is durable before the first one goes; where the disk
+// has no room for it, the next trim tries again. s.syncMu is held.
 func (s *Segments) trim() error {
 	s.mu.Lock()
 	if !s.untrimmed {
@@ -273,6 +274,13 @@ func (s *Segments) trim() error {
 	var err error
 	if write {
 		err = writeMark(s.dir, mark)
+	}
+	if IsDiskFull(err) {
+		s.cfg.Log.Warn("trimmed segments stay until the disk has space to note that they go", "dir", s.dir, "err", err)
+		s.mu.Lock()
+		s.condemned, s.untrimmed = append(gone, s.condemned...), true
+		s.mu.Unlock()
+		return nil
 	}
 	for _, seg := range gone {
 		if seg.f != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"hash/crc32"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/skeinmesh/skein/flow/batch"
@@ -145,6 +146,29 @@ func TestSegmentsTrimKeepsPinnedFilesAndRefusesExpiredOffsets(t *testing.T) {
 	s = openSegs(t, dir, r)
 	if s.Start() != 150 {
 		t.Fatalf("start %d", s.Start())
+	}
+	checkRead(t, s, 150, 500)
+}
+
+func TestSegmentsWaitWithATrimWhileTheDiskIsFull(t *testing.T) {
+	dir := t.TempDir()
+	s := openSegs(t, dir, Recovery{})
+	fill(t, s, 0, 100, 500)
+	full := filepath.Join(dir, markName+tmpSuffix)
+	if err := os.Symlink("/dev/full", full); err != nil {
+		t.Fatal(err)
+	}
+	if err := firstError(s.TrimTo(150), s.Sync()); err != nil {
+		t.Fatalf("a full disk passes: %v", err)
+	}
+	if _, err := os.Stat(segmentPath(dir, 0)); err != nil {
+		t.Fatalf("a file went before the mark: %v", err)
+	}
+	if err := firstError(os.Remove(full), s.Sync()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(segmentPath(dir, 0)); !os.IsNotExist(err) {
+		t.Fatalf("file is still there: %v", err)
 	}
 	checkRead(t, s, 150, 500)
 }
