@@ -16,21 +16,6 @@ func DiskFree(dir string) (free, total uint64, err error) {
 	return st.Bavail * uint64(st.Bsize), st.Blocks * uint64(st.Bsize), nil
 }
 
-// DefaultReserve is the share of the disk that is kept free for trims, membership entries and compactions.
-const DefaultReserve = 0.05
-
-// BelowReserve reports whether less than the given share (0–1; 0 means DefaultReserve) of dir's file system is free.
-func BelowReserve(dir string, reserve float64) (bool, error) {
-	if reserve == 0 {
-		reserve = DefaultReserve
-	}
-	free, total, err := DiskFree(dir)
-	if err != nil {
-		return false, err
-	}
-	return float64(free) < reserve*float64(total), nil
-}
-
 // syncDir makes creations, renames and removals in dir durable.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)

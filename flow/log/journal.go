@@ -101,7 +101,7 @@ func OpenJournal(cfg JournalConfig) (*FileJournal, error) {
 	}
 	cfg = cfg.withDefaults()
 	j := &FileJournal{cfg: cfg, log: cfg.Log, failed: make(chan struct{}), groups: map[ring.GroupID]*group{}}
-	j.metrics = newJournalMetrics(cfg.Metrics)
+	j.metrics = newJournalMetrics(cfg.Metrics, &j.queue)
 	j.cache.limit = cfg.CacheBytes
 	j.queue.init(cfg.QueueBytes)
 	j.w.j = j
@@ -135,18 +135,12 @@ func (j *FileJournal) Append(writes []Write, sync bool, done func(error)) {
 	u := unit{writes: writes, sync: sync, done: done, size: unitSize(writes)}
 	if err := j.queue.put(u); err != nil {
 		done(err)
-		return
 	}
-	j.metrics.queued.Set(float64(j.queue.size()))
 }
 
 // TryAppend is Append where that would not wait; false: nothing was queued, and done is not called.
 func (j *FileJournal) TryAppend(writes []Write, sync bool, done func(error)) bool {
-	if !j.queue.tryPut(unit{writes: writes, sync: sync, done: done, size: unitSize(writes)}) {
-		return false
-	}
-	j.metrics.queued.Set(float64(j.queue.size()))
-	return true
+	return j.queue.tryPut(unit{writes: writes, sync: sync, done: done, size: unitSize(writes)})
 }
 
 // Failed is closed once a write or an fsync failed. Nothing is written after that: the process must stop. Err says why.

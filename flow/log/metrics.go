@@ -8,11 +8,11 @@ import (
 // journalMetrics are counted even where there is no registry.
 type journalMetrics struct {
 	commits, bytes, cacheHits, cacheMisses prometheus.Counter
-	queued, fileBytes, cacheBytes, full    prometheus.Gauge
+	fileBytes, cacheBytes, full            prometheus.Gauge
 	fsync                                  prometheus.Histogram
 }
 
-func newJournalMetrics(reg prometheus.Registerer) *journalMetrics {
+func newJournalMetrics(reg prometheus.Registerer, q *queue) *journalMetrics {
 	f := promauto.With(reg)
 	counter := func(name, help string) prometheus.Counter {
 		return f.NewCounter(prometheus.CounterOpts{Name: "skein_journal_" + name, Help: help})
@@ -20,12 +20,13 @@ func newJournalMetrics(reg prometheus.Registerer) *journalMetrics {
 	gauge := func(name, help string) prometheus.Gauge {
 		return f.NewGauge(prometheus.GaugeOpts{Name: "skein_journal_" + name, Help: help})
 	}
+	f.NewGaugeFunc(prometheus.GaugeOpts{Name: "skein_journal_queue_bytes", Help: "Bytes that wait for the writer or are being written."},
+		func() float64 { return float64(q.size()) })
 	return &journalMetrics{
 		commits:     counter("commits_total", "Group commits: writes that carry what many groups wanted at the time."),
 		bytes:       counter("written_bytes_total", "Bytes written to journal files."),
 		cacheHits:   counter("reads_cached_total", "Reads of log entries that memory served."),
 		cacheMisses: counter("reads_disk_total", "Reads of log entries that needed the disk."),
-		queued:      gauge("queue_bytes", "Bytes that wait for the writer or are being written."),
 		fileBytes:   gauge("file_bytes", "Size of all journal files, what is preallocated included."),
 		cacheBytes:  gauge("cache_bytes", "Bytes of recent entries held in memory."),
 		full:        gauge("waiting_for_space", "1 while the journal waits for disk space: nothing is acknowledged meanwhile."),
