@@ -3,7 +3,6 @@ package flow
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -302,13 +301,11 @@ func unknownOutcome(cause error) error {
 		Detail: "no acknowledgement arrived in time: the event may or may not be stored; retry with the same identity (source and id, or Idempotency-Key)"}
 }
 
-var errInvariant = errors.New("flow: broken invariant")
-
 // result fills in one acknowledged event.
 func (r *request) result(i int, offset uint64, at time.Time, copies int, dup bool) {
 	res := &r.results[i]
 	if res.Err != nil {
-		panic(fmt.Errorf("%w: result %d given twice", errInvariant, i))
+		panic(fmt.Sprintf("flow: result %d given twice", i))
 	}
 	res.Offset, res.Time, res.Copies, res.Duplicate = offset, at, copies, dup
 }

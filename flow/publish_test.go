@@ -239,7 +239,7 @@ func TestAcceptedEventsAreAnsweredBeforeTheyAreDurable(t *testing.T) {
 
 func TestIdleSessionEndsAndIsOpenedAnew(t *testing.T) {
 	inMesh(t, 3, nil, func(t *testing.T, m *mesh) {
-		info := m.create("orders", StreamConfig{Partitions: 1})
+		m.create("orders", StreamConfig{Partitions: 1})
 		m.put(0, "orders", "k", "a")
 		first := m.onlySession(0)
 		time.Sleep(sessionIdle + 10*time.Second) // the connection ends
@@ -257,7 +257,6 @@ func TestIdleSessionEndsAndIsOpenedAnew(t *testing.T) {
 		if got := values(m.readAll(1, "orders", earliest())); strings.Join(got, "") != "abcd" {
 			t.Errorf("got %q", got)
 		}
-		_ = info
 	})
 }
 
