@@ -103,10 +103,11 @@ func (n *Node) mesh() ring.MeshID {
 }
 
 func (n *Node) openData() (err error) {
-	if err := n.cfg.Load().CheckRole(); err != nil {
+	cfg := n.cfg.Load()
+	if err := cfg.CheckRole(); err != nil {
 		return err
 	}
-	if n.data, err = openDataDir(n.cfg.Load().DataDir, n.cfg.Load().ClusterID); err != nil {
+	if n.data, err = openDataDir(cfg.DataDir, cfg.ClusterID); err != nil {
 		return err
 	}
 	n.onClose(n.data.close)
@@ -115,7 +116,7 @@ func (n *Node) openData() (err error) {
 		return nil
 	}
 	// A start that was cut short leaves an identity without a mesh: the directory is not empty, yet the node needs a role.
-	if cfg := n.cfg.Load(); !cfg.Found && len(cfg.Join) == 0 && len(cfg.InitialMembers) == 0 {
+	if !cfg.Found && len(cfg.Join) == 0 && len(cfg.InitialMembers) == 0 {
 		return fmt.Errorf("%w: the node of %s belongs to no mesh yet; start it with --found (first node of a new mesh) or --join HOST:PORT",
 			config.ErrNoRole, cfg.DataDir)
 	}
@@ -137,12 +138,13 @@ func (n *Node) openHTTP() (err error) {
 }
 
 func (n *Node) openTransport() error {
-	cred, err := transport.CredentialsFromSecret(n.data.id.NodeID, n.cfg.Load().Secret, n.cfg.Load().SecretPrevious)
+	own := n.cfg.Load()
+	cred, err := transport.CredentialsFromSecret(n.data.id.NodeID, own.Secret, own.SecretPrevious)
 	if err != nil {
 		return err
 	}
 	cfg := transport.DefaultConfig()
-	cfg.Self = transport.Identity{NodeID: n.data.id.NodeID, Name: n.cfg.Load().Name, MeshID: n.mesh(), ClusterID: n.cfg.Load().ClusterID,
+	cfg.Self = transport.Identity{NodeID: n.data.id.NodeID, Name: own.Name, MeshID: n.mesh(), ClusterID: own.ClusterID,
 		Boot: n.data.id.Boot, Nonce: n.data.id.Nonce}
 	cfg.Credentials = cred
 	cfg.Network = n.network
@@ -156,21 +158,22 @@ func (n *Node) openTransport() error {
 }
 
 func (n *Node) openGossip() error {
-	host := n.cfg.Load().AdvertiseHost()
+	own := n.cfg.Load()
+	host := own.AdvertiseHost()
 	quic, err := n.peers.Listen()
 	if err != nil {
 		if errors.Is(err, syscall.EADDRINUSE) {
-			return fmt.Errorf("quic.addr: %s is taken by another process; stop it or choose another port: %w", n.cfg.Load().QUIC.Addr, err)
+			return fmt.Errorf("quic.addr: %s is taken by another process; stop it or choose another port: %w", own.QUIC.Addr, err)
 		}
 		return fmt.Errorf("quic.addr: %w", err)
 	}
 	cfg := gossip.DefaultConfig()
-	cfg.Self = view.Identity{ID: n.data.id.NodeID, Name: n.cfg.Load().Name, Zone: n.cfg.Load().Zone, Version: Version, Cluster: n.cfg.Load().ClusterID,
-		Mesh: n.mesh(), HTTPAddr: withHost(n.ln.Addr().String(), host), QUICAddr: withHost(quic, host), Weight: uint32(max(n.cfg.Load().Weight*weightUnit, 1))}
-	cfg.BindAddr, cfg.AdvertiseAddr, cfg.Seeds = n.cfg.Load().Gossip.Addr, host, n.cfg.Load().Join
-	cfg.Secret = n.cfg.Load().Secret
-	if len(n.cfg.Load().SecretPrevious) > 0 {
-		cfg.PreviousSecrets = [][]byte{n.cfg.Load().SecretPrevious}
+	cfg.Self = view.Identity{ID: n.data.id.NodeID, Name: own.Name, Zone: own.Zone, Version: Version, Cluster: own.ClusterID,
+		Mesh: n.mesh(), HTTPAddr: withHost(n.ln.Addr().String(), host), QUICAddr: withHost(quic, host), Weight: uint32(max(own.Weight*weightUnit, 1))}
+	cfg.BindAddr, cfg.AdvertiseAddr, cfg.Seeds = own.Gossip.Addr, host, own.Join
+	cfg.Secret = own.Secret
+	if len(own.SecretPrevious) > 0 {
+		cfg.PreviousSecrets = [][]byte{own.SecretPrevious}
 	}
 	cfg.OnMesh = n.joinedMesh
 	cfg.Logger, cfg.Registerer = n.log, n.registry
@@ -178,7 +181,7 @@ func (n *Node) openGossip() error {
 		return err
 	}
 	n.onClose(n.gossip.Close)
-	n.dir = &directory{self: n.data.id.NodeID, name: n.cfg.Load().Name, view: n.gossip.View}
+	n.dir = &directory{self: n.data.id.NodeID, name: own.Name, view: n.gossip.View}
 	return nil
 }
 
@@ -289,15 +292,15 @@ func (n *Node) handleFounding(ctx context.Context, _ ring.NodeID, body []byte) (
 }
 
 func (n *Node) apiConfig() api.Config {
-	cfg := api.DefaultConfig()
-	cfg.Addr, cfg.AllowedHosts, cfg.Version = n.cfg.Load().HTTP.Addr, n.cfg.Load().HTTP.AllowedHosts, Version
-	cfg.Identity = api.Identity{Node: n.cfg.Load().Name, Cluster: n.cfg.Load().ClusterID}
+	own, cfg := n.cfg.Load(), api.DefaultConfig()
+	cfg.Addr, cfg.AllowedHosts, cfg.Version = own.HTTP.Addr, own.HTTP.AllowedHosts, Version
+	cfg.Identity = api.Identity{Node: own.Name, Cluster: own.ClusterID}
 	if n.data != nil {
 		cfg.Identity.ID = n.data.id.NodeID
 	}
-	cfg.AutoCreate, cfg.Insecure = n.cfg.Load().AutoCreateStreams, n.cfg.Load().Insecure
+	cfg.AutoCreate, cfg.Insecure = own.AutoCreateStreams, own.Insecure
 	cfg.MaxConnections = maxConnections()
-	cfg.MaxBodyBytes, cfg.PublishDeadline = n.cfg.Load().MaxBodyBytes, n.cfg.Load().PublishDeadlineMS.Duration()
+	cfg.MaxBodyBytes, cfg.PublishDeadline = own.MaxBodyBytes, own.PublishDeadlineMS.Duration()
 	return cfg
 }
 

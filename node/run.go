@@ -112,7 +112,7 @@ func (n *Node) leave() {
 	}
 }
 
-// handOver tries the other live voters, the most caught up first.
+// handOver offers a group to the live voter that is caught up furthest.
 func (n *Node) handOver(ctx context.Context, g *replica.Group, st replica.Status) {
 	var best replica.Member
 	for _, m := range st.Members {
@@ -191,18 +191,18 @@ func (n *Node) measure(ctx context.Context) error {
 	t := time.NewTicker(n.cfg.Load().TelemetryIntervalMS.Duration())
 	defer t.Stop()
 	for {
-		now := time.Now()
+		now, cfg, groups := time.Now(), n.cfg.Load(), n.host.Groups()
 		sample := s.Sample(now)
 		l := view.Load{CPUPercent: float32(sample.CPUPercent), MemPercent: float32(sample.MemoryPercent),
 			QueuedBytes: uint64(max(n.broker.QueuedBytes(), 0))}
-		l.Fatigue = max(l.CPUPercent/float32(max(n.cfg.Load().LoadThresholds.CPUMaxPercent, 1)), l.MemPercent/float32(max(n.cfg.Load().LoadThresholds.MemoryMaxPercent, 1)))
-		for _, g := range n.host.Groups() {
+		l.Fatigue = max(l.CPUPercent/float32(max(cfg.LoadThresholds.CPUMaxPercent, 1)), l.MemPercent/float32(max(cfg.LoadThresholds.MemoryMaxPercent, 1)))
+		for _, g := range groups {
 			l.Partitions++
 			if g.Status().Role == replica.RoleOwner {
 				l.Owned++
 			}
 		}
-		l.BytesIn = uint64(n.rates.sample(now, n.host.Groups()))
+		l.BytesIn = uint64(n.rates.sample(now, groups))
 		n.gossip.SetLoad(l)
 		select {
 		case <-t.C:
