@@ -49,7 +49,7 @@ var table = []Key{
 
 	{Name: "secret", NoFlag: true, Doc: "32 bytes in base64 or hex that all nodes of the mesh share (`skein keygen`)", field: func(c *Config) any { return &c.Secret }},
 	{Name: "secret_file", Doc: "file that holds the secret, readable by this user only", field: func(c *Config) any { return &c.secretFile }},
-	{Name: "secret_previous", NoFlag: true, Doc: "the secret before this one, still accepted while the nodes are changed over", field: func(c *Config) any { return &c.SecretPrevious }},
+	{Name: "secret_previous", NoFlag: true, Doc: "a second secret that is accepted from others while the nodes are changed over (SECURITY.md says how)", field: func(c *Config) any { return &c.SecretPrevious }},
 	{Name: "insecure", Default: "false", Doc: "allow addresses beyond loopback without a secret, and HTTP there without access tokens", field: func(c *Config) any { return &c.Insecure }},
 
 	{Name: "telemetry_interval_ms", Default: "1000", Doc: "how often a node measures its load, in ms", field: func(c *Config) any { return &c.TelemetryIntervalMS }},
