@@ -97,7 +97,7 @@ func (m *mesh) end() {
 
 func (m *mesh) wait() {
 	m.t.Helper()
-	ctx, cancel := context.WithTimeout(m.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(m.t.Context(), patience)
 	defer cancel()
 	if err := m.Wait(ctx); err != nil {
 		m.t.Fatal(err)
@@ -131,7 +131,7 @@ func (m *mesh) create(stream string, partitions int) []client.MeshPartition {
 		m.t.Fatal(err)
 	}
 	var parts []client.MeshPartition
-	m.eventually(30*time.Second, "every partition has an owner and its copies", func() bool {
+	m.eventually("every partition has an owner and its copies", func() bool {
 		var err error
 		parts, err = c.Partitions(m.t.Context(), stream)
 		ready := 0
@@ -145,11 +145,14 @@ func (m *mesh) create(stream string, partitions int) []client.MeshPartition {
 	return parts
 }
 
-func (m *mesh) eventually(limit time.Duration, what string, ok func() bool) {
+// patience is how long a mesh may take to come to something on a busy host.
+const patience = time.Minute
+
+func (m *mesh) eventually(what string, ok func() bool) {
 	m.t.Helper()
-	for deadline := time.Now().Add(limit); !ok(); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			m.t.Fatalf("not within %v: %s", limit, what)
+			m.t.Fatalf("not within %v: %s", patience, what)
 		}
 	}
 }
