@@ -79,8 +79,7 @@ func TestEveryPackageHasADoc(t *testing.T) {
 // sleepers are test files that may sleep for real, with the reason. No line is needed within a testing/synctest bubble, where time is
 // virtual, nor for the pause of a loop that polls what is real.
 var sleepers = map[string]string{
-	"flow/subscribe_test.go":    "runs in a bubble that the harness makes: time is virtual",
-	"flow/replica/host_test.go": "runs in a bubble that the harness makes: time is virtual",
+	"flow/subscribe_test.go": "runs in a bubble that the harness makes: time is virtual",
 }
 
 func TestNoTestSleepsForReal(t *testing.T) {
