@@ -65,7 +65,9 @@ func (p *Peers) welcome(ctx context.Context, conn Conn) *inbound {
 	defer stop()
 	ctl, err := conn.AcceptStream(ctx)
 	if err != nil {
-		return nil // gone before it said a word
+		// Gone, or silent: when the time is up, stop may come before what closes the connection has begun.
+		conn.Close(CloseProtocol, "no hello in time")
+		return nil
 	}
 	h, err := readHello(ctl)
 	if err != nil {
