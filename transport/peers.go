@@ -32,7 +32,7 @@ type Peers struct {
 	ctx     context.Context // of Run; nil before
 	closed  bool
 	id      Identity
-	addrs   map[ring.NodeID]string
+	addrs   map[ring.NodeID]string // what SetPeers was told before Run
 	peers   map[ring.NodeID]*peer
 	inbound map[inboundKey]*inbound
 	boots   map[ring.NodeID]boot
@@ -109,12 +109,14 @@ func (p *Peers) Run(ctx context.Context) error {
 		return errors.New("transport: Run was called twice")
 	}
 	p.ctx = ctx
-	addrs := p.addrs
+	for id, addr := range p.addrs { // told before; what comes from now on finds them there
+		p.addLocked(id, addr)
+	}
+	p.addrs = nil
 	p.mu.Unlock()
 	for _, l := range p.loops {
 		p.spawn(func() { p.loop(l) })
 	}
-	p.SetPeers(addrs)
 	p.spawn(func() { p.accept(ctx) })
 	<-ctx.Done()
 
@@ -222,18 +224,18 @@ func (p *Peers) linksLocked() []*link {
 // SetPeers replaces the known nodes and their addresses (host:port). New ones are dialed, changed ones dialed again, and
 // those missing are left: what was under way with them fails. This node itself may be among them.
 func (p *Peers) SetPeers(addrs map[ring.NodeID]string) {
-	addrs = maps.Clone(addrs)
 	p.mu.Lock()
-	p.addrs = addrs
-	if p.ctx == nil || p.closed {
+	if p.closed {
+		p.mu.Unlock()
+		return
+	}
+	if p.ctx == nil {
+		p.addrs = maps.Clone(addrs)
 		p.mu.Unlock()
 		return
 	}
 	var moved []func()
 	for id, addr := range addrs {
-		if id == p.id.NodeID {
-			continue
-		}
 		pe := p.peers[id]
 		if pe == nil {
 			p.addLocked(id, addr)
@@ -256,6 +258,9 @@ func (p *Peers) SetPeers(addrs map[ring.NodeID]string) {
 }
 
 func (p *Peers) addLocked(id ring.NodeID, addr string) {
+	if id == p.id.NodeID {
+		return
+	}
 	ctx, cancel := context.WithCancel(p.ctx)
 	pe := &peer{id: id, cancel: cancel}
 	for c := range pe.links {

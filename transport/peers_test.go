@@ -2,7 +2,9 @@ package transport_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -100,4 +102,24 @@ func TestNothingWorksBeforeRunOrAfterIt(t *testing.T) {
 	if n.Send(n.id, wire.ClassControl, mNote, nil) {
 		t.Fatal("a message was taken after Run")
 	}
+}
+
+func TestPeersToldWhileRunBeginsAreKept(t *testing.T) {
+	bubble(t, func(t *testing.T, _ *memnet.Net, b backend) {
+		for i := range 100 { // each is a race of Run with SetPeers
+			n := start(t, b, fmt.Sprint("n", i), "")
+			for size := range 10 {
+				addrs := map[ring.NodeID]string{}
+				for range size {
+					addrs[ring.NewNodeID()] = "nowhere"
+				}
+				n.SetPeers(addrs)
+			}
+			synctest.Wait()
+			if got := len(n.Status()); got != 9 {
+				t.Fatalf("node %d was told of 9 peers and knows %d", i, got)
+			}
+			n.stop()
+		}
+	})
 }
