@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/skeinmesh/skein/node/client"
 )
 
 // TestMain is also the node that the tests run: a process that answers as a whole mesh of one would, until SIGTERM.
@@ -44,7 +46,10 @@ func fakeNode(mode string) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/readyz", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("/v1/mesh/members", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprint(w, `{"members":[{"state":"alive","owned":8,"replicas":8},{"state":"alive","replicas":8},{"state":"dead"}]}`)
+		fmt.Fprint(w, `{"members":[{"state":"alive","owned":12,"replicas":12},{"state":"alive","replicas":8},{"state":"dead"}]}`)
+	})
+	mux.HandleFunc("/v1/streams", func(w http.ResponseWriter, _ *http.Request) { // that wants one copy
+		fmt.Fprint(w, `{"streams":[{"config":{"replicas":1},"partitions":[{},{},{},{}]}]}`)
 	})
 	l, err := net.Listen("tcp", arg("--http-addr"))
 	if err != nil {
@@ -173,6 +178,18 @@ func TestStubbornNodeIsKilled(t *testing.T) {
 	wait(t, m)
 	if err := m.Stop(); err == nil || !strings.Contains(err.Error(), "was killed") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestStreamsSayHowManyCopiesTheyWant(t *testing.T) {
+	stream := func(partitions int, replicas float64) client.Stream {
+		return client.Stream{Config: map[string]any{"replicas": replicas}, Partitions: make([]client.Partition, partitions)}
+	}
+	streams := []client.Stream{stream(4, 1), stream(2, 3), stream(1, 5)}
+	for nodes, want := range map[int]int{1: 15, 2: 8*2 + 4 + 2*2 + 2, 3: 8*3 + 4 + 2*3 + 3, 5: 8*3 + 4 + 2*3 + 5} {
+		if got := wantedReplicas(nodes, 8+4+2+1, streams); got != want {
+			t.Errorf("%d nodes: %d replicas, want %d", nodes, got, want)
+		}
 	}
 }
 

@@ -262,15 +262,19 @@ func (m *Mesh) Stop() error {
 	return m.stopErr
 }
 
-// Wait returns when the mesh is whole: every node is ready and sees all others alive, and the catalog has as many voters as it
-// wants. A node that ends meanwhile is an error at once.
+// Wait returns when the mesh is whole: every node is ready and sees all others alive, and every replica group has as many replicas as
+// it wants and there are nodes for. A node that ends meanwhile is an error at once; when ctx ends, the error says what was missing last.
 func (m *Mesh) Wait(ctx context.Context) error {
 	var last error
 	t := time.NewTicker(50 * time.Millisecond)
 	defer t.Stop()
 	for {
-		if last = m.whole(ctx); last == nil {
+		err := m.whole(ctx)
+		if err == nil {
 			return nil
+		}
+		if last == nil || ctx.Err() == nil { // a look that was called off says less than the one before
+			last = err
 		}
 		select {
 		case e := <-m.exits:

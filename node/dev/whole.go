@@ -18,8 +18,8 @@ func (m *Mesh) whole(ctx context.Context) error {
 	return nil
 }
 
-// nodeWhole: the node is ready, it sees all others, and every replica group that somebody owns has as many replicas as the mesh
-// has room for, up to three: then no single node is needed any more.
+// nodeWhole: the node is ready, it sees all others, and the replica groups that somebody owns have as many replicas as they want and
+// the mesh has room for: then no single node is needed any more, but for streams that want one copy.
 func (m *Mesh) nodeWhole(ctx context.Context, i int) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -35,6 +35,10 @@ func (m *Mesh) nodeWhole(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
+	streams, err := c.ListStreams(ctx)
+	if err != nil {
+		return err
+	}
 	alive, owned, replicas := 0, 0, 0
 	for _, mb := range members {
 		if mb.State == "alive" {
@@ -46,8 +50,20 @@ func (m *Mesh) nodeWhole(ctx context.Context, i int) error {
 	if alive != m.o.Nodes {
 		return fmt.Errorf("sees %d of %d nodes", alive, m.o.Nodes)
 	}
-	if want := owned * min(m.o.Nodes, 3); owned == 0 || replicas < want {
+	if want := wantedReplicas(m.o.Nodes, owned, streams); owned == 0 || replicas < want {
 		return fmt.Errorf("knows of %d of %d copies", replicas, want)
 	}
 	return nil
+}
+
+// wantedReplicas is how many replicas so many groups have on so many nodes: three each, where their stream wants no other number.
+func wantedReplicas(nodes, groups int, streams []client.Stream) int {
+	const usual = 3 // also the catalog's groups
+	want := groups * min(nodes, usual)
+	for _, st := range streams {
+		if copies, ok := st.Config["replicas"].(float64); ok {
+			want += len(st.Partitions) * (min(nodes, int(copies)) - min(nodes, usual))
+		}
+	}
+	return want
 }
