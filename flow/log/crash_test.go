@@ -299,3 +299,22 @@ func TestJournalReadErrorNamesTheEntry(t *testing.T) {
 		t.Fatalf("read of a damaged entry: %v", err)
 	}
 }
+
+func TestJournalSyncsWhatAKilledProcessLeftToTheOS(t *testing.T) {
+	src := t.TempDir()
+	j := openTest(t, src)
+	appendSync(t, j, Write{Group: testGroup(0), Entries: entries(1, 1, 3, 20)})
+	handed := make(chan error, 1)
+	j.Append([]Write{{Group: testGroup(0), Entries: entries(1, 3, 5, 20)}}, false, func(err error) { handed <- err })
+	if err := <-handed; err != nil {
+		t.Fatal(err)
+	}
+	j = openTest(t, copyDir(t, src)) // killed before the fsync
+	if st, _ := j.Load(testGroup(0)); st.Last != 4 {
+		t.Fatalf("%+v", st)
+	}
+	// What was recovered is answered for, and may be built upon, from now on: it must be as durable as what is appended.
+	if f := j.files[0]; f.durable != f.end {
+		t.Fatalf("of %d bytes recovered, %d were synced", f.end, f.durable)
+	}
+}

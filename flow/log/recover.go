@@ -45,7 +45,8 @@ func (j *FileJournal) recover() (*spare, error) {
 		j.w.groups[id] = g
 	}
 	if n := len(j.files); n > 0 {
-		j.w.file = j.files[n-1]
+		// A killed process may have left its last bytes to the OS alone, and they count from now on.
+		j.w.file, j.w.unsynced = j.files[n-1], true
 	}
 	return kept, nil
 }
