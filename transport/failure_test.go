@@ -2,6 +2,7 @@ package transport_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"testing"
 	"testing/synctest"
@@ -329,4 +330,62 @@ func TestRemovedPeerIsLeft(t *testing.T) {
 			t.Fatalf("call: %v", err)
 		}
 	})
+}
+
+// slowAnswers is a network on which what accepts a stream takes answerTime to write to it.
+type slowAnswers struct{ transport.Network }
+
+type (
+	slowEndpoint struct{ transport.Endpoint }
+	slowConn     struct{ transport.Conn }
+	slowConduit  struct{ transport.Conduit }
+)
+
+const answerTime = 10 * time.Millisecond
+
+func (n slowAnswers) Listen(o transport.ListenOptions) (transport.Endpoint, error) {
+	ep, err := n.Network.Listen(o)
+	return slowEndpoint{ep}, err
+}
+
+func (e slowEndpoint) Accept(ctx context.Context) (transport.Conn, error) {
+	c, err := e.Endpoint.Accept(ctx)
+	return slowConn{c}, err
+}
+
+func (c slowConn) AcceptStream(ctx context.Context) (transport.Conduit, error) {
+	s, err := c.Conn.AcceptStream(ctx)
+	return slowConduit{s}, err
+}
+
+func (s slowConduit) Write(b []byte) (int, error) {
+	time.Sleep(answerTime)
+	return s.Conduit.Write(b)
+}
+
+func TestStrangerThatIsMetWhileANodeLearnsItsMeshIsLeft(t *testing.T) {
+	const delay = 10 * time.Millisecond
+	for learned := time.Duration(0); learned < 15*delay; learned += delay / 2 {
+		for _, side := range []string{"dials", "is dialed"} {
+			t.Run(fmt.Sprint(side, " ", learned), func(t *testing.T) {
+				bubble(t, func(t *testing.T, net *memnet.Net, b backend) {
+					net.Delay("a", "d", delay)
+					a, d := start(t, b, "a", ""), start(t, b, "d", "", func(c *transport.Config) {
+						c.Self.MeshID, c.Network = ring.MeshID{}, slowAnswers{c.Network}
+					})
+					from, to := d, a
+					if side == "is dialed" {
+						from, to = a, d
+					}
+					from.SetPeers(map[ring.NodeID]string{to.id: to.addr})
+					time.Sleep(learned)
+					d.SetMesh(ring.MeshID{9})
+					time.Sleep(time.Second)
+					if s := from.Status()[0]; s.Up || s.BulkUp {
+						t.Fatalf("two meshes are connected: %+v", s)
+					}
+				})
+			})
+		}
+	}
 }

@@ -224,6 +224,9 @@ func (l *link) dial(ctx context.Context) (*session, error) {
 func (l *link) serve(ctx context.Context, sess *session) {
 	stop := context.AfterFunc(ctx, func() { sess.conn.Close(CloseNormal, "closing") })
 	defer stop()
+	if self := l.p.self(); self.MeshID != sess.mesh { // learned during the hello, when SetMesh did not find the session
+		l.p.announce(sess, self, l)
+	}
 	l.p.changed(l, true, nil)
 	err := sess.run(l.p.cfg.PingInterval, l.p.cfg.PingTimeout)
 	l.mu.Lock()
@@ -294,7 +297,7 @@ func (p *Peers) greet(ctx context.Context, conn Conn, id ring.NodeID, class wire
 		return nil, ctx.Err()
 	}
 	cl := className(class)
-	return &session{conn: conn, ctl: ctl, class: class, peer: h, m: p.m, start: time.Now(),
+	return &session{conn: conn, ctl: ctl, class: class, mesh: self.MeshID, peer: h, m: p.m, start: time.Now(),
 		out: newLane(p.cfg.SendQueueBytes, p.cfg.SendQueueFrames, p.m.queued.WithLabelValues(cl))}, nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/skeinmesh/skein/ring"
 	"github.com/skeinmesh/skein/transport/wire"
 )
 
@@ -20,6 +21,7 @@ type session struct {
 	ctl   Conduit // the hello's stream: pings and later hellos
 	ctlmu sync.Mutex
 	class wire.Class
+	mesh  ring.MeshID // what the hello said of ours
 	peer  hello
 	out   *lane
 	m     *metrics

@@ -119,10 +119,16 @@ func (p *Peers) remember(h hello) *refusal {
 }
 
 // arrived registers an accepted connection: an older one of the same peer and class is replaced, and our own links to
-// that peer are hurried, for it is evidently there.
+// that peer are hurried, for it is evidently there. A stranger to the mesh that was learned during the hello is refused.
 func (p *Peers) arrived(in *inbound) {
 	key := inboundKey{in.from, in.peer.Class}
 	p.mu.Lock()
+	if r := p.id.check(in.peer, in.conn.Peer()); r != nil {
+		p.mu.Unlock()
+		in.conn.Close(CloseRefused, r.closeReason())
+		p.refused(in.conn.RemoteAddr(), r)
+		return
+	}
 	old := p.inbound[key]
 	p.inbound[key] = in
 	closed := p.closed
