@@ -132,7 +132,8 @@ func (b *batchRun) all() {
 		// Nothing is gained by waiting for the rest: cut the read that the reader may be in.
 		_ = b.body.ctl.SetReadDeadline(time.Now())
 	}
-	for range chunks {
+	for ch := range chunks { // the reader may hand one over although quit is closed
+		b.feed.done(ch)
 	}
 	b.feed.abandon()
 	if b.stop != nil && b.results.stored() > 0 {

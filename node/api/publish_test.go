@@ -11,8 +11,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
@@ -292,6 +294,39 @@ func iotestReader(s string) io.Reader {
 		_ = pw.Close()
 	}()
 	return pr
+}
+
+// laterReader gives its pieces, each after some time.
+type laterReader []string
+
+func (r *laterReader) Read(b []byte) (int, error) {
+	if len(*r) == 0 {
+		return 0, io.EOF
+	}
+	time.Sleep(time.Second)
+	n := copy(b, (*r)[0])
+	if (*r)[0] = (*r)[0][n:]; (*r)[0] == "" {
+		*r = (*r)[1:]
+	}
+	return n, nil
+}
+
+func TestBatchThatFailsWhileItIsReadGivesItsMemoryBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t) // whose budget must be whole in the end
+		w.broker.publishErr = func(string, int) error { return wire.Errorf(wire.KindUnavailable, wire.CodeNoQuorum, "no owner") }
+		piece := strings.Repeat(`"`+strings.Repeat("p", 1000)+"\"\n", chunkBytes/1000)
+		for range 32 { // each is a race of the piece read last with the end
+			body := laterReader{piece, piece, piece}
+			r := httptest.NewRequest("POST", "http://localhost/v1/streams/a/events/batch", &body)
+			r.Header.Set("Content-Type", "application/x-ndjson")
+			rec := httptest.NewRecorder()
+			w.s.Handler().ServeHTTP(rec, r)
+			if rec.Code != 503 {
+				t.Fatalf("%d %s", rec.Code, rec.Body)
+			}
+		}
+	})
 }
 
 func TestBatchStopsAtTheFirstFailureThatIsNotAnEventsOwn(t *testing.T) {

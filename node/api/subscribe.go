@@ -65,27 +65,39 @@ func (s *Server) subscribe(c *Call) error {
 	return nil
 }
 
-// open subscribes within p.open; the context goes on to live as long as the subscription.
+// open subscribes within p.open; the context goes on to live as long as the subscription. One that came when the time was over is of no
+// use: its context has ended.
 func (s *Server) open(ctx context.Context, cancel context.CancelCauseFunc, p readParams) (flow.Subscription, error) {
 	timer := time.AfterFunc(p.open, func() { cancel(context.DeadlineExceeded) })
-	defer timer.Stop()
+	sub, err := s.subscribeTo(ctx, p)
+	if !timer.Stop() && err == nil {
+		_ = sub.Close()
+		sub, err = nil, context.DeadlineExceeded
+	}
+	return sub, readError(ctx, err)
+}
+
+// subscribeTo subscribes, for a page first with a guess of where its end is.
+func (s *Server) subscribeTo(ctx context.Context, p readParams) (flow.Subscription, error) {
 	if p.endGuess {
 		guess, giveUp := context.WithCancelCause(ctx)
 		guessing := time.AfterFunc(min(p.open/2, endGuessTime), func() { giveUp(context.DeadlineExceeded) })
 		sub, err := s.dep.Subscriber.Subscribe(guess, p.stream, p.req)
-		guessing.Stop()
-		if err == nil {
+		inTime := guessing.Stop()
+		if err == nil && inTime {
 			context.AfterFunc(ctx, func() { giveUp(context.Cause(ctx)) })
 			return sub, nil
 		}
+		if err == nil {
+			_ = sub.Close()
+		}
 		giveUp(nil)
-		if wire.KindOf(err) != wire.KindUnavailable && context.Cause(guess) != context.DeadlineExceeded {
-			return nil, readError(ctx, err)
+		if inTime && wire.KindOf(err) != wire.KindUnavailable {
+			return nil, err
 		}
 		p.req.UntilEnd = false
 	}
-	sub, err := s.dep.Subscriber.Subscribe(ctx, p.stream, p.req)
-	return sub, readError(ctx, err)
+	return s.dep.Subscriber.Subscribe(ctx, p.stream, p.req)
 }
 
 // readError says what an error of reading means: a cause given to the context beats the context's own words.

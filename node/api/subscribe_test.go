@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	gosse "github.com/tmaxmax/go-sse"
@@ -385,6 +386,61 @@ func TestTooManySubscriptionsAreOverloaded(t *testing.T) {
 	w.expect(503, "overloaded", "GET", "/v1/streams/a/events", "")
 	_ = res.Body.Close()
 	http.DefaultClient.CloseIdleConnections()
+}
+
+// lateBroker answers where it is asked for the end, or always, just when the time for it is over.
+type lateBroker struct {
+	*fakeBroker
+	always bool
+	closed int
+}
+
+type lateSub struct {
+	flow.Subscription
+	ctx context.Context
+	b   *lateBroker
+}
+
+func (b *lateBroker) Subscribe(ctx context.Context, stream string, req flow.SubscribeRequest) (flow.Subscription, error) {
+	if b.always || req.UntilEnd {
+		<-ctx.Done()
+	}
+	sub, err := b.fakeBroker.Subscribe(ctx, stream, req)
+	return lateSub{sub, ctx, b}, err
+}
+
+func (s lateSub) Next(ctx context.Context, n int) (flow.Chunk, error) {
+	if s.ctx.Err() != nil {
+		return flow.Chunk{}, s.ctx.Err()
+	}
+	return s.Subscription.Next(ctx, n)
+}
+
+func (s lateSub) Close() error {
+	s.b.closed++
+	return s.Subscription.Close()
+}
+
+func TestSubscriptionThatComesTooLateIsNoEmptyAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		late := &lateBroker{}
+		w := newWorld(t, func(_ *Config, d *Deps) {
+			late.fakeBroker = d.Subscriber.(*fakeBroker)
+			d.Subscriber = late
+		})
+		w.seed("a", 3)
+		v := w.expect(200, "", "GET", "/v1/streams/a/events", "", "Accept: application/json") // the end was only a guess
+		if n := len(v["events"].([]any)); n != 3 || late.closed != 2 {
+			t.Fatalf("%d events, %d subscriptions closed", n, late.closed)
+		}
+		late.always = true
+		for _, accept := range []string{"application/x-ndjson", "text/event-stream", "application/json"} {
+			w.expect(503, codeTimeout, "GET", "/v1/streams/a/events?from=earliest", "", "Accept: "+accept)
+		}
+		if late.closed != 6 {
+			t.Fatalf("%d subscriptions closed", late.closed)
+		}
+	})
 }
 
 func TestFormatsAreNegotiated(t *testing.T) {
