@@ -50,12 +50,17 @@ func (p *process) benchCommand() *cobra.Command {
 		if err := cfg.Validate(); err != nil {
 			return usageError{err}
 		}
-		c, err := s.client(p, false)
+		settings, err := s.config(p, false)
+		if err != nil {
+			return err
+		}
+		c, err := newClient(settings)
 		if err != nil {
 			return err
 		}
 		defer c.Close()
-		clients, closeAll, err := clientPerServer(c)
+		settings.GiveUpUnreachable = false // while the mesh is loaded, a node may come and go
+		clients, closeAll, err := clientPerServer(settings)
 		if err != nil {
 			return err
 		}
@@ -89,15 +94,16 @@ func (p *process) benchCommand() *cobra.Command {
 }
 
 // clientPerServer spreads the load over all servers: each client starts at another one.
-func clientPerServer(c *client.Client) (out []*client.Client, closeAll func(), err error) {
+func clientPerServer(cfg client.Config) (out []*client.Client, closeAll func(), err error) {
 	closeAll = func() {
 		for _, c := range out {
 			c.Close()
 		}
 	}
-	servers := c.Servers()
+	servers := cfg.Servers
 	for i := range servers {
-		one, err := client.New(client.Config{Servers: append(slices.Clone(servers[i:]), servers[:i]...)})
+		cfg.Servers = slices.Concat(servers[i:], servers[:i])
+		one, err := newClient(cfg)
 		if err != nil {
 			closeAll()
 			return nil, nil, err

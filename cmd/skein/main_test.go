@@ -125,7 +125,8 @@ type fakeNode struct {
 	lines []map[string]any
 	ids   map[string]bool
 	froms []string
-	fail  int // refuse this many batches
+	fail  int    // refuse this many batches
+	auth  string // of the last batch
 }
 
 func newFakeNode(t *testing.T) *fakeNode {
@@ -146,6 +147,7 @@ func (f *fakeNode) environ() []string { return []string{"SKEIN_SERVER=" + f.URL}
 func (f *fakeNode) batch(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.auth = r.Header.Get("Authorization")
 	if f.fail > 0 {
 		f.fail--
 		w.Header().Set("Content-Type", "application/problem+json")
@@ -291,16 +293,22 @@ func TestContextsNameMeshes(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(home, "skein"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(home, "skein", "contexts.yaml"), []byte("current: here\ncontexts:\n  here:\n    servers: ["+f.URL+"]\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(home, "skein", "contexts.yaml"), []byte("current: here\ncontexts:\n  here:\n    servers: ["+f.URL+"]\n    token: t0\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	run := func(args ...string) result {
 		var out, errOut bytes.Buffer
-		p := &process{in: strings.NewReader(""), out: &out, err: &errOut}
+		p := &process{in: strings.NewReader("a line\n"), out: &out, err: &errOut}
 		return result{p.run(context.Background(), args), out.String(), errOut.String()}
 	}
 	if r := run("stream", "list"); r.code != 0 || !strings.Contains(r.out, "orders") {
 		t.Errorf("%+v", r)
+	}
+	for _, args := range [][]string{{"pub", "s", "-q"}, {"bench", "s", "--events", "1"}} {
+		f.auth = ""
+		if r := run(args...); r.code != 0 || f.auth != "Bearer t0" {
+			t.Errorf("%v: authorization %q, %+v", args, f.auth, r)
+		}
 	}
 	if r := run("stream", "list", "--context", "hree"); r.code != 2 || !strings.Contains(r.err, "did you mean here?") {
 		t.Errorf("%+v", r)

@@ -27,9 +27,18 @@ func (s *serverFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&s.context, "context", "", "name of a mesh in the contexts file (SKEIN_CONTEXT)")
 }
 
-// client resolves the addresses: flag, then environment, then context, then the default. A patient client goes on trying to connect,
-// and says so; the other one gives up at once.
+// client is one of the mesh that config names.
 func (s *serverFlags) client(p *process, patient bool) (*client.Client, error) {
+	cfg, err := s.config(p, patient)
+	if err != nil {
+		return nil, err
+	}
+	return newClient(cfg)
+}
+
+// config resolves the addresses: flag, then environment, then context, then the default. A patient client goes on trying to connect,
+// and says so; the other one gives up at once.
+func (s *serverFlags) config(p *process, patient bool) (client.Config, error) {
 	cfg := client.Config{Servers: s.servers, GiveUpUnreachable: !patient}
 	if env := p.getenv("SKEIN_SERVER"); len(cfg.Servers) == 0 && env != "" && s.context == "" {
 		cfg.Servers = strings.Split(env, ",")
@@ -37,7 +46,7 @@ func (s *serverFlags) client(p *process, patient bool) (*client.Client, error) {
 	if len(cfg.Servers) == 0 {
 		ctx, ok, err := s.pick(p)
 		if err != nil {
-			return nil, usageError{err}
+			return cfg, usageError{err}
 		}
 		if ok {
 			cfg.Servers, cfg.Token = ctx.Servers, ctx.Token
@@ -48,6 +57,11 @@ func (s *serverFlags) client(p *process, patient bool) (*client.Client, error) {
 	if patient {
 		cfg.OnRetry = p.reportRetries()
 	}
+	return cfg, nil
+}
+
+// newClient makes a client; a wrong address is the command line's fault.
+func newClient(cfg client.Config) (*client.Client, error) {
 	c, err := client.New(cfg)
 	if err != nil {
 		return nil, usageError{err}

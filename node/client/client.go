@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -32,7 +33,7 @@ type Config struct {
 	// 1 s. A Retry-After of the server replaces it, capped by MaxRetryAfter (default 5 s).
 	MinBackoff, MaxBackoff, MaxRetryAfter time.Duration
 	// GiveUpUnreachable makes a call fail once no server could be connected to, each tried once, instead of trying until its context ends:
-	// for commands that a person waits for.
+	// for commands that a person waits for. A subscription tries on in any case.
 	GiveUpUnreachable bool
 	// OnRetry, where not nil, is told of each failed try that is about to be repeated.
 	OnRetry func(err error, wait time.Duration)
@@ -121,9 +122,6 @@ func (c *Client) Close() {
 	}
 }
 
-// Servers are the base URLs in use.
-func (c *Client) Servers() []string { return append([]string(nil), c.servers...) }
-
 // request is one call, repeatable because its body is bytes.
 type request struct {
 	method, path string
@@ -145,10 +143,7 @@ func (c *Client) do(ctx context.Context, r request, out any) (http.Header, error
 			return header, nil
 		}
 		if ctx.Err() != nil {
-			if last == nil {
-				last = err
-			}
-			return nil, ctxError(ctx, last) // what failed before says more than a try that was called off
+			return nil, ctxError(ctx, cmp.Or(last, err)) // what failed before says more than a try that was called off
 		}
 		last = err
 		if !c.mayRetry(r, err) {
@@ -165,11 +160,9 @@ func (c *Client) do(ctx context.Context, r request, out any) (http.Header, error
 	}
 }
 
+// ctxError says that ctx ended, and what had failed by then.
 func ctxError(ctx context.Context, err error) error {
-	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("%w: %w", context.Cause(ctx), err)
-	}
-	return err
+	return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 }
 
 // mayRetry: what certainly had no effect may always go again; what may have had one only if its identity makes it harmless.
