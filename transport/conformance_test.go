@@ -31,6 +31,7 @@ const (
 	mMirror                           // stream: sends back what it gets
 	mDeaf                             // stream: never reads
 	mRefuse                           // stream: returns an error
+	mFill                             // stream: fills the window and returns an error
 )
 
 // backend runs the same Peers over one kind of network.

@@ -193,8 +193,9 @@ func (s *stream) sentLocally() bool {
 	return s.sendOver
 }
 
-// farewell bounds how long Close waits to hand its error over (a stuck peer gets the bare kind instead).
-const farewell = 50 * time.Millisecond
+// farewell bounds how long Close waits to hand its error over (a stuck peer gets the bare kind instead): what is only slow, this process
+// included, should not cost the peer the owner that the error names.
+const farewell = time.Second
 
 func (s *stream) Close(err error) error {
 	s.mu.Lock()
