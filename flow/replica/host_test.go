@@ -346,6 +346,40 @@ func TestFailedStateMachineStopsOnlyItsReplica(t *testing.T) {
 	})
 }
 
+func TestWhatReachesAReplicaTogetherWithItsFailureIsAnswered(t *testing.T) {
+	inMesh(t, 1, func(m *mesh) {
+		g := testGroup(1)
+		m.found(g, 0)
+		m.propose(g, "x")
+		gr := m.group(0, g)
+		proposed, read := make(chan Outcome, 1), &readWait{ch: make(chan error, 1)}
+		gr.post(func() { // all of it is for the next turn
+			gr.inbox.fail(errMalformed)
+			if err := gr.Propose([]byte("y"), func(o Outcome) { proposed <- o }); err != nil {
+				t.Error(err)
+			}
+			gr.inbox.put(func(in *input) { in.reads = append(in.reads, read) })
+		})
+		<-gr.Done()
+		select {
+		case o := <-proposed:
+			if wire.KindOf(o.Err) != wire.KindClosed {
+				t.Errorf("proposal: %+v", o)
+			}
+		default:
+			t.Error("a proposal is never answered")
+		}
+		select {
+		case err := <-read.ch:
+			if wire.KindOf(err) != wire.KindClosed {
+				t.Errorf("read: %v", err)
+			}
+		default:
+			t.Error("a read is never answered")
+		}
+	})
+}
+
 func TestReplicaThatMetAFullDiskComesBackWhenThereIsSpace(t *testing.T) {
 	inMesh(t, 3, func(m *mesh) {
 		g := testGroup(1)

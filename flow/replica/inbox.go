@@ -78,10 +78,13 @@ func (b *inbox) appendDone(err error) {
 	b.signal()
 }
 
-// take gives all that came; what it returned before is reused.
+// take gives all that came; what it returned before is reused. After an error it gives nothing: that is left to close.
 func (b *inbox) take() (*input, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.err != nil {
+		return nil, b.err
+	}
 	old := &b.back
 	clear(old.msgs)
 	clear(old.props)
@@ -90,7 +93,7 @@ func (b *inbox) take() (*input, error) {
 	*old = input{msgs: old.msgs[:0], msgFrom: old.msgFrom[:0], props: old.props[:0], reads: old.reads[:0], ctl: old.ctl[:0]}
 	b.in, b.back = b.back, b.in
 	b.msgBytes = 0
-	return &b.back, b.err
+	return &b.back, nil
 }
 
 // close refuses everything from now on and gives what was left.
