@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/skeinmesh/skein/flow/log"
@@ -116,6 +117,49 @@ func TestReceiverWhoseBatchesDifferGetsAll(t *testing.T) {
 	to.open()
 	if ev := to.read(60); ev[0].value != "new" {
 		t.Errorf("read %v", ev)
+	}
+}
+
+// hooked runs hook before it begins a batch.
+type hooked struct {
+	log.Store
+	hook func()
+}
+
+func (h *hooked) NewBatch() log.Batch {
+	h.hook()
+	return h.Store.NewBatch()
+}
+
+func TestSyncThatBeganBeforeAnInstallLeavesWhatACrashGoesBackTo(t *testing.T) {
+	from, to := mustHost(t, Config{}), mustHost(t, Config{})
+	to.apply(openEntry(11, sessionA, 1000), batchEntry(12, sessionA, 1, 1000, rec{value: "old"}))
+	old := to.p.segmentDir(0)
+	history(from, 10)
+	staged, err := transfer(t, from, to, newPipe(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := to.store.NewBatch()
+	var install sync.Once
+	to.p.cfg.Store = &hooked{to.store, func() { // Sync has synced, and notes it
+		install.Do(func() {
+			if err := to.p.Install(staged, b); err != nil {
+				t.Error(err)
+			}
+		})
+	}}
+	to.sync(false)
+	to.sync(false) // the install's own
+	if _, err := os.Stat(old); err != nil {
+		t.Errorf("the old segments are gone before the install is committed: %v", err)
+	}
+	if err := b.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	to.sync(true)
+	if _, err := os.Stat(old); !os.IsNotExist(err) {
+		t.Errorf("the old segments are still there: %v", err)
 	}
 }
 

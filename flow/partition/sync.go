@@ -26,6 +26,9 @@ type retired struct {
 func (p *Partition) Sync() error {
 	p.syncing.Lock()
 	defer p.syncing.Unlock()
+	if err := p.removeRetired(); err != nil { // first: what an install replaces from now on does not count this Sync
+		return err
+	}
 	v := p.snapshot()
 	if v.closed {
 		return errClosed()
@@ -34,10 +37,7 @@ func (p *Partition) Sync() error {
 	if err := v.segs.Sync(); err != nil {
 		return fmt.Errorf("partition: sync segments: %w", err)
 	}
-	if err := p.noteSynced(v.segs, v.dirGen, index); err != nil {
-		return err
-	}
-	return p.removeRetired()
+	return p.noteSynced(v.segs, v.dirGen, index)
 }
 
 // noteSynced writes to the store how far segments are durable, where that changed, and drops the decisions up to an entry.
