@@ -52,8 +52,6 @@ var importers = []struct {
 	{"github.com/prometheus", []string{"gossip", "transport", "flow", "node", "testnet"}, "each part has its own small struct of metrics"},
 	{"golang.org/x/sync", []string{"gossip", "transport", "flow", "node", "cmd", "testnet"}, "an extension of the standard library"},
 	{"golang.org/x/sys", []string{"flow/log", "transport/quicnet", "node", "cmd", "testnet"}, "where the operating system is spoken to"},
-	{"golang.org/x/time", []string{"flow", "node", "testnet"}, "rate limits"},
-	{"golang.org/x/crypto", []string{"transport", "node"}, "an extension of the standard library"},
 }
 
 // testLibraries may be imported by any test file, and by no other.
@@ -93,6 +91,7 @@ func TestImportsFollowTheArrows(t *testing.T) {
 }
 
 func TestEachOutsideLibraryHasItsImporter(t *testing.T) {
+	used := map[string]bool{}
 	for _, f := range sources(t) {
 		if f.nested {
 			continue
@@ -101,7 +100,8 @@ func TestEachOutsideLibraryHasItsImporter(t *testing.T) {
 			if first, _, _ := strings.Cut(imported, "/"); !strings.Contains(first, ".") || within(imported, module) {
 				continue
 			}
-			if within(imported, testLibraries...) {
+			if i := slices.IndexFunc(testLibraries, func(l string) bool { return within(imported, l) }); i >= 0 {
+				used[testLibraries[i]] = true
 				if !f.test {
 					t.Errorf("%s imports %s, which is for tests", f.path, imported)
 				}
@@ -112,7 +112,7 @@ func TestEachOutsideLibraryHasItsImporter(t *testing.T) {
 				if !within(imported, l.library) {
 					continue
 				}
-				found = true
+				found, used[l.library] = true, true
 				if !within(f.dir, l.who...) {
 					t.Errorf("%s imports %s; only %s may: %s", f.path, imported, strings.Join(l.who, ", "), l.why)
 				}
@@ -122,12 +122,22 @@ func TestEachOutsideLibraryHasItsImporter(t *testing.T) {
 			}
 		}
 	}
+	for _, l := range importers {
+		if !used[l.library] {
+			t.Errorf("nobody imports %s: remove its row", l.library)
+		}
+	}
+	for _, l := range testLibraries {
+		if !used[l] {
+			t.Errorf("no test imports %s: remove its line", l)
+		}
+	}
 }
 
 // pure packages decide and do nothing else: everything they need is a parameter, so that a simulation can run them and a seed replays
 // them.
 var pure = []string{
-	"ring", "ring/balance", "gossip/view", "flow/credit", "flow/batch", "flow/catalog", "flow/group", "transport/wire", "testnet/check",
+	"ring", "gossip/view", "flow/credit", "flow/batch", "flow/catalog", "transport/wire", "testnet/check", "testnet/orders",
 }
 
 var impureImports = []string{
@@ -143,10 +153,12 @@ var impureCalls = map[string][]string{
 var seeded = []string{"Rand", "Source", "New", "NewPCG", "PCG", "NewChaCha8", "ChaCha8", "NewZipf", "Zipf"}
 
 func TestPurePackagesReachForNothing(t *testing.T) {
+	seen := map[string]bool{}
 	for _, f := range sources(t) {
 		if f.test || !slices.Contains(pure, f.dir) {
 			continue
 		}
+		seen[f.dir] = true
 		for imported := range f.imports {
 			if imported != "math/rand/v2" && within(imported, impureImports...) {
 				t.Errorf("%s imports %s: %s is pure", f.path, imported, f.dir)
@@ -170,6 +182,11 @@ func TestPurePackagesReachForNothing(t *testing.T) {
 			}
 			return true
 		})
+	}
+	for _, dir := range pure {
+		if !seen[dir] {
+			t.Errorf("%s is not there: remove it from the pure packages", dir)
+		}
 	}
 }
 
