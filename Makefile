@@ -7,7 +7,7 @@ LDFLAGS     := -s -w -X github.com/skeinmesh/skein/node.Version=$(VERSION)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # Packages whose tests are worth running under the race detector and fast enough for it: those with goroutines.
-RACE     := ./flow/... ./gossip/... ./transport/... ./node/... ./testnet/check
+RACE     := ./flow/... ./gossip/... ./transport/... ./node/... ./cmd/... ./testnet/check
 FUZZTIME ?= 10s
 BENCH    ?= .
 PAIRS    ?= 5
@@ -32,6 +32,10 @@ test: ## run all tests
 race: ## run the concurrent packages' tests under the race detector
 	@if command -v $${CC:-cc} >/dev/null; then set -x; CGO_ENABLED=1 $(GO) test -race $(RACE); \
 	else echo "race: skipped, for the race detector needs a C compiler and there is none"; fi
+
+.PHONY: sim
+sim: ## replica groups under trouble in virtual time; SEED=n replays one seed, N=k runs k others
+	SEED=$(SEED) N=$(N) $(GO) test -count=1 ./flow/replica -run TestNothingAcknowledgedIsLostUnderTrouble
 
 .PHONY: bounds
 bounds: ## the long version of testnet/bounds: slow readers, slow and failing disks, for about half an hour
