@@ -18,7 +18,7 @@ type Key struct {
 	Doc string
 	// Reload: a SIGHUP takes the new value; every other key needs a restart.
 	Reload bool
-	// Hidden from flags: secrets do not belong on a command line, where every user of the host reads them.
+	// NoFlag: there is no flag, for secrets do not belong on a command line, where every user of the host reads them.
 	NoFlag bool
 	// Later: the key is known, but what it switches on is not part of this version.
 	Later string

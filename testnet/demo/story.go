@@ -104,8 +104,8 @@ type failover struct {
 	firstAck  time.Duration
 }
 
-// publishAndKill runs the publishers, kills the owner of the busiest partition at two fifths of the events, and brings it back at four
-// fifths at the latest.
+// publishAndKill runs the publishers, kills the owner of the busiest partition at two fifths of the events, and brings it back after
+// four fifths, once its partition has acknowledged an event without it.
 func (s *story) publishAndKill(ctx context.Context, sources []source) (failover, error) {
 	s.say("%d publishers send %d events through all %d nodes, each with keys of its own", len(sources), s.o.events, s.o.nodes)
 	g, gctx := errgroup.WithContext(ctx)
