@@ -137,10 +137,13 @@ func (d *dataDir) founding() bool {
 	return d.id.Founding
 }
 
-// setMesh remembers the mesh that this node founded or joined. Safe for concurrent use.
+// setMesh remembers the mesh that this node founded or joined; it refuses another one than that. Safe for concurrent use.
 func (d *dataDir) setMesh(m ring.MeshID, founding bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if !d.id.MeshID.IsZero() && d.id.MeshID != m {
+		return fmt.Errorf("data_dir: %s belongs to mesh %s, not to %s", d.path, d.id.MeshID, m)
+	}
 	d.id.MeshID, d.id.Founding = m, founding
 	return d.save()
 }

@@ -70,6 +70,9 @@ func (r *runner) stop(told error) error {
 // Run serves until ctx ends, then hands partitions over (bounded) and stops everything. It returns nil after an orderly end,
 // and the failure of a part that the node cannot go on without. Call it once.
 func (n *Node) Run(ctx context.Context) error {
+	if err := n.chooseMesh(); err != nil {
+		return errors.Join(err, n.Close())
+	}
 	r := &runner{failed: make(chan error, 1)}
 	r.start("gossip", n.gossip.Run)
 	r.start("transport", n.peers.Run)
@@ -242,34 +245,39 @@ func (n *Node) watchDisk(ctx context.Context) error {
 	}
 }
 
-// found makes a new mesh where this node was told to, or goes on where a founding was cut short.
+// chooseMesh names the mesh that this node was told to found. It comes before gossip runs, so that the node cannot hear of another mesh
+// meanwhile and join that too.
+func (n *Node) chooseMesh() error {
+	if !n.cfg.Load().Found || !n.mesh().IsZero() {
+		return nil
+	}
+	m := ring.NewMeshID()
+	if err := n.data.setMesh(m, true); err != nil {
+		return err
+	}
+	n.meshID.Store(&m)
+	n.peers.SetMesh(m)
+	return n.gossip.AdoptMesh(m)
+}
+
+// found makes the catalog of a new mesh, or goes on where that was cut short.
 func (n *Node) found(ctx context.Context) error {
 	select {
 	case <-n.host.Ready():
 	case <-ctx.Done():
 		return nil
 	}
-	if n.cfg.Load().Found && n.mesh().IsZero() {
-		m := ring.NewMeshID()
-		if err := n.data.setMesh(m, true); err != nil {
-			return err
-		}
-		n.meshID.Store(&m)
-		n.log.Info("founding a new mesh", "mesh", m, "cluster", n.cfg.Load().ClusterID)
-	}
 	if n.data.founding() {
+		m := n.mesh()
+		n.log.Info("founding a new mesh", "mesh", m, "cluster", n.cfg.Load().ClusterID)
 		for i := range catalogShards {
-			b := replica.Birth{Group: ring.CatalogGroup(n.mesh(), i), Kind: replica.KindCatalog, Self: 1,
+			b := replica.Birth{Group: ring.CatalogGroup(m, i), Kind: replica.KindCatalog, Self: 1,
 				Members: []replica.Member{{ID: 1, Node: n.data.id.NodeID}}}
 			if err := n.host.Create(ctx, b); err != nil {
 				return fmt.Errorf("create catalog shard %d: %w", i, err)
 			}
 		}
-		if err := n.data.setMesh(n.mesh(), false); err != nil {
-			return err
-		}
-		n.peers.SetMesh(n.mesh())
-		if err := n.gossip.AdoptMesh(n.mesh()); err != nil {
+		if err := n.data.setMesh(m, false); err != nil {
 			return err
 		}
 	}
