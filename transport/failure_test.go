@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,7 +23,7 @@ func TestRestartedPeerIsReachedAgainQuickly(t *testing.T) {
 		a, c := start(t, b, "a", ""), start(t, b, "c", "")
 		meet(t, a, c)
 		c.stop()
-		until(t, "a notices", func() bool { return !a.Up(c.id) })
+		until(t, "a notices", func() bool { s := a.Status()[0]; return !s.Up && !s.BulkUp })
 		if _, err := a.Call(within(t, 5*time.Second), c.id, wire.ClassControl, mEcho, nil); wire.KindOf(err) != wire.KindUnavailable {
 			t.Fatalf("call to a stopped peer: %v", err)
 		}
@@ -337,46 +338,92 @@ func TestRemovedPeerIsLeft(t *testing.T) {
 	})
 }
 
-// slowAnswers is a network on which what accepts a stream takes answerTime to write to it.
-type slowAnswers struct{ transport.Network }
+// slowWrites is a network on which pause comes before each write.
+type slowWrites struct {
+	transport.Network
+	pause func()
+}
 
 type (
-	slowEndpoint struct{ transport.Endpoint }
-	slowConn     struct{ transport.Conn }
-	slowConduit  struct{ transport.Conduit }
+	slowEndpoint struct {
+		transport.Endpoint
+		pause func()
+	}
+	slowConn struct {
+		transport.Conn
+		pause func()
+	}
+	slowConduit struct {
+		transport.Conduit
+		pause func()
+	}
 )
 
-const answerTime = 10 * time.Millisecond
-
-func (n slowAnswers) Listen(o transport.ListenOptions) (transport.Endpoint, error) {
+func (n slowWrites) Listen(o transport.ListenOptions) (transport.Endpoint, error) {
 	ep, err := n.Network.Listen(o)
-	return slowEndpoint{ep}, err
+	return slowEndpoint{ep, n.pause}, err
 }
 
 func (e slowEndpoint) Accept(ctx context.Context) (transport.Conn, error) {
 	c, err := e.Endpoint.Accept(ctx)
-	return slowConn{c}, err
+	return slowConn{c, e.pause}, err
+}
+
+func (e slowEndpoint) Dial(ctx context.Context, addr string) (transport.Conn, error) {
+	c, err := e.Endpoint.Dial(ctx, addr)
+	return slowConn{c, e.pause}, err
 }
 
 func (c slowConn) AcceptStream(ctx context.Context) (transport.Conduit, error) {
 	s, err := c.Conn.AcceptStream(ctx)
-	return slowConduit{s}, err
+	return slowConduit{s, c.pause}, err
+}
+
+func (c slowConn) OpenStream(ctx context.Context) (transport.Conduit, error) {
+	s, err := c.Conn.OpenStream(ctx)
+	return slowConduit{s, c.pause}, err
 }
 
 func (s slowConduit) Write(b []byte) (int, error) {
-	time.Sleep(answerTime)
+	s.pause()
 	return s.Conduit.Write(b)
+}
+
+func TestNodeThatStoodStillDoesNotTakeItsPeersForSilent(t *testing.T) {
+	bubble(t, func(t *testing.T, net *memnet.Net, b backend) {
+		var still atomic.Bool
+		a, c := start(t, b, "a", "", func(cfg *transport.Config) {
+			cfg.Network = slowWrites{cfg.Network, func() {
+				if still.Load() {
+					time.Sleep(2 * time.Second)
+				}
+			}}
+		}), start(t, b, "c", "")
+		a.SetPeers(map[ring.NodeID]string{c.id: c.addr})
+		until(t, "a reaches c", func() bool { return a.both(c) })
+		since := a.Status()[0].Since
+		time.Sleep(3 * time.Second)
+		still.Store(true) // neither writes nor, for the link is cut, reads
+		net.OneWay("c", "a")
+		time.Sleep(2*time.Second + 600*time.Millisecond)
+		still.Store(false)
+		net.Heal()
+		time.Sleep(10 * time.Second)
+		if s := a.Status()[0]; !s.Up || !s.Since.Equal(since) {
+			t.Fatalf("the connection did not last: %+v", s)
+		}
+	})
 }
 
 func TestStrangerThatIsMetWhileANodeLearnsItsMeshIsLeft(t *testing.T) {
 	const delay = 10 * time.Millisecond
-	for learned := time.Duration(0); learned < 15*delay; learned += delay / 2 {
+	for learned := time.Duration(0); learned < 20*delay; learned += delay / 2 {
 		for _, side := range []string{"dials", "is dialed"} {
 			t.Run(fmt.Sprint(side, " ", learned), func(t *testing.T) {
 				bubble(t, func(t *testing.T, net *memnet.Net, b backend) {
 					net.Delay("a", "d", delay)
 					a, d := start(t, b, "a", ""), start(t, b, "d", "", func(c *transport.Config) {
-						c.Self.MeshID, c.Network = ring.MeshID{}, slowAnswers{c.Network}
+						c.Self.MeshID, c.Network = ring.MeshID{}, slowWrites{c.Network, func() { time.Sleep(delay) }}
 					})
 					from, to := d, a
 					if side == "is dialed" {

@@ -26,7 +26,7 @@ type session struct {
 	out   *lane
 	m     *metrics
 	rtt   atomic.Int64 // of the last ping, nanoseconds
-	heard atomic.Int64 // when the peer last answered, nanoseconds since start
+	asked atomic.Int64 // pings since the peer last answered
 	start time.Time
 }
 
@@ -133,7 +133,8 @@ func (s *session) run(interval, timeout time.Duration) error {
 	return s.conn.Err()
 }
 
-// ping asks for a sign of life every interval, and closes the connection after timeout without one.
+// ping asks for a sign of life every interval, and closes the connection after timeout without one. It counts the intervals in which it
+// asked, not the time: where this process stood still, the answers wait to be read, and the peer is not the silent one.
 func (s *session) ping(interval, timeout time.Duration) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -144,12 +145,12 @@ func (s *session) ping(interval, timeout time.Duration) {
 			return
 		case <-tick.C:
 		}
-		now := time.Since(s.start)
-		if silent := now - time.Duration(s.heard.Load()); silent >= timeout {
-			s.conn.Close(CloseSilent, fmt.Sprintf("no answer to pings for %v", silent.Round(time.Millisecond)))
+		if silent := time.Duration(s.asked.Load()) * interval; silent >= timeout {
+			s.conn.Close(CloseSilent, fmt.Sprintf("no answer to pings for %v", silent))
 			return
 		}
-		if err := s.say(wire.Header{Type: wire.FramePing, Arg: uint32(now.Microseconds())}, nil); err != nil {
+		s.asked.Add(1)
+		if err := s.say(wire.Header{Type: wire.FramePing, Arg: uint32(time.Since(s.start).Microseconds())}, nil); err != nil {
 			s.conn.Close(CloseSilent, "pings cannot be sent")
 			return
 		}
@@ -168,7 +169,7 @@ func (s *session) listen() {
 			return
 		}
 		now := time.Since(s.start)
-		s.heard.Store(int64(now))
+		s.asked.Store(0)
 		s.rtt.Store(int64(uint32(now.Microseconds())-h.Arg) * int64(time.Microsecond))
 	}
 }
