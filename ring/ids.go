@@ -71,9 +71,6 @@ func (id GroupID) Compare(other GroupID) int { return bytes.Compare(id[:], other
 // ParseNodeID reads the textual form that String gives.
 func ParseNodeID(s string) (NodeID, error) { id, err := uuid.Parse(s); return NodeID(id), err }
 
-// ParseMeshID reads the textual form that String gives.
-func ParseMeshID(s string) (MeshID, error) { id, err := uuid.Parse(s); return MeshID(id), err }
-
 // MarshalText makes the ids readable in JSON and YAML.
 func (id NodeID) MarshalText() ([]byte, error) { return uuid.UUID(id).MarshalText() }
 

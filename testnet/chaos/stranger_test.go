@@ -218,8 +218,7 @@ func whoIs(t *testing.T, addr string) (ring.MeshID, ring.NodeID) {
 		if err != nil {
 			return err
 		}
-		mesh, err = ring.ParseMeshID(view.View.Mesh)
-		return err
+		return mesh.UnmarshalText([]byte(view.View.Mesh))
 	})
 	node, err := ring.ParseNodeID(members(t, addr)[0].ID)
 	if err != nil {
