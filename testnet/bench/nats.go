@@ -277,7 +277,7 @@ func (c *natsCluster) stop() {
 	}
 }
 
-// parallel runs f n times at once and returns the first error.
+// parallel runs f n times at once and returns the errors of all.
 func parallel(n int, f func(worker int) error) error {
 	errs := make([]error, n)
 	var wg sync.WaitGroup
