@@ -104,11 +104,11 @@ func (l *link) move(addr string) {
 	if l.abort != nil {
 		l.abort()
 	}
+	l.wake()
 	l.mu.Unlock()
 	if sess != nil {
 		sess.conn.Close(CloseReplaced, "the node has another address")
 	}
-	l.wake()
 }
 
 // attemptWait is how long after its start an attempt is waited for by calls: a peer that is there answers sooner, and the
@@ -198,11 +198,11 @@ func (l *link) dial(ctx context.Context) (*session, error) {
 	}
 	l.abort, l.began = cancel, time.Now()
 	addr := l.addr
-	l.mu.Unlock()
-	select { // what hurried before this attempt is served by it
+	select { // what hurried before this attempt is served by it; what ends the attempt comes later
 	case <-l.kick:
 	default:
 	}
+	l.mu.Unlock()
 	sess, err := l.p.connect(ctx, l.id, addr, l.class)
 	l.mu.Lock()
 	if err == nil && l.addr != addr {

@@ -49,6 +49,10 @@ func (p *Peers) loop(l *lane) {
 func (p *Peers) running() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.runningLocked()
+}
+
+func (p *Peers) runningLocked() error {
 	if p.closed {
 		return errClosed
 	}
@@ -58,11 +62,20 @@ func (p *Peers) running() error {
 	return nil
 }
 
-// callSelf runs the handler in place, with errors as if they had travelled.
+// callSelf runs the handler in place, with errors as if they had travelled. Like any other its context ends with Run, which waits for it.
 func (p *Peers) callSelf(ctx context.Context, m wire.Method, body []byte) ([]byte, error) {
-	if err := p.running(); err != nil {
+	p.mu.Lock()
+	if err := p.runningLocked(); err != nil {
+		p.mu.Unlock()
 		return nil, err
 	}
+	p.wg.Add(1)
+	run := p.ctx
+	p.mu.Unlock()
+	defer p.wg.Done()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(run, func() { cancel(errClosed) })()
 	answer, err := p.handle(ctx, p.cfg.Self.NodeID, m, bytes.Clone(body))
 	if err != nil {
 		return nil, wire.AsError(err)

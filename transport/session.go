@@ -102,7 +102,11 @@ func (s *session) open(ctx context.Context, m wire.Method, first []byte) (*strea
 	}
 	stop := context.AfterFunc(ctx, func() { c.Reset(resetCode(wire.KindClosed)) })
 	defer stop()
-	if _, err := writeFrame(c, wire.Header{Type: wire.FrameOpen, Method: m}, first); err != nil {
+	_, err = writeFrame(c, wire.Header{Type: wire.FrameOpen, Method: m}, first)
+	if err == nil && !stop() { // and so the stream is being reset
+		err = context.Cause(ctx)
+	}
+	if err != nil {
 		c.Reset(resetCode(wire.KindClosed))
 		return nil, &wire.Error{Kind: wire.KindUnavailable, Op: "open stream", Detail: "the stream could not be opened", Err: err}
 	}
