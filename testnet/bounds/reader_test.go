@@ -202,8 +202,11 @@ func (r *rawReader) read(events int) error {
 			continue // a cursor
 		}
 		got, err := number(line)
-		if err != nil || got != next {
-			return fmt.Errorf("event %d came where %d was due: %w", got, next, err)
+		if err != nil {
+			return err
+		}
+		if got != next {
+			return fmt.Errorf("event %d came where %d was due", got, next)
 		}
 		next++
 	}
