@@ -107,7 +107,7 @@ func TestComplaints(t *testing.T) {
 		{"http: {addr: \"0.0.0.0:8400\"}\n", "HTTP has no access tokens"},
 		{"http: {addr: \"8400\"}\n", "HOST:PORT or :PORT is wanted"},
 		{"http: {addr: \"127.0.0.1:8402\"}\n", "port 8402 is http.addr's"},
-		{"found: true\njoin: [a]\n", "found: found makes a new mesh and join enters another"},
+		{"found: true\njoin: [a]\n", "found: makes a new mesh, and join enters another"},
 		{"name: a/b\n", `name: "a/b": letters`},
 		{"log: {level: loud}\n", `log.level: "loud": debug, info, warn or error`},
 		{"advertise: host:8402\n", "without a port is wanted"},
@@ -211,6 +211,22 @@ func TestSecretsStayHidden(t *testing.T) {
 	}
 	if c.QUIC.Addr != ":8401" || c.Gossip.Addr != ":8402" || c.HTTP.Addr != "127.0.0.1:8400" {
 		t.Errorf("with a secret: %s %s %s", c.QUIC.Addr, c.Gossip.Addr, c.HTTP.Addr)
+	}
+}
+
+func TestAdvertisingWhatNobodyListensOnIsWarnedOf(t *testing.T) {
+	for _, tc := range []struct {
+		advertise, secret string
+		warned            bool
+	}{{"10.0.0.1", "", true}, {"10.0.0.1", NewSecret().Text(), false}, {"127.0.0.1", "", false}, {"", "", false}} {
+		environ := []string{"SKEIN_ADVERTISE=" + tc.advertise}
+		if tc.secret != "" {
+			environ = append(environ, "SKEIN_SECRET="+tc.secret)
+		}
+		c, err := Load(Sources{Environ: environ})
+		if err != nil || tc.warned != (len(c.Warnings) == 1 && strings.Contains(c.Warnings[0], "other hosts cannot reach this node")) {
+			t.Errorf("advertise %q, secret %t: %v, warnings %q", tc.advertise, tc.secret != "", err, c.Warnings)
+		}
 	}
 }
 

@@ -61,6 +61,7 @@ func Load(s Sources) (Config, error) {
 	}
 	if len(errs) == 0 {
 		errs = append(errs, c.Validate())
+		c.Warnings = append(c.Warnings, c.unreachable()...)
 	}
 	return c, errors.Join(errs...)
 }

@@ -136,6 +136,16 @@ func (v *validator) exposure() {
 	}
 }
 
+// unreachable warns of an advertised address at which nobody listens; mostly the secret was forgotten.
+func (c Config) unreachable() []string {
+	ip := net.ParseIP(c.Advertise)
+	if ip == nil || ip.IsLoopback() || !loopback(c.Gossip.Addr) {
+		return nil
+	}
+	return []string{fmt.Sprintf("advertise is %s, but gossip.addr is %s: other hosts cannot reach this node (a node without a secret listens on loopback only)",
+		c.Advertise, c.Gossip.Addr)}
+}
+
 func loopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -150,7 +160,7 @@ func loopback(addr string) bool {
 
 func (v *validator) roles() {
 	if v.c.Found && len(v.c.Join) > 0 {
-		v.fail("found", "found makes a new mesh and join enters another (%s): choose one", v.c.Origin("join"))
+		v.fail("found", "makes a new mesh, and join enters another (%s): choose one", v.c.Origin("join"))
 	}
 	if v.c.Found && len(v.c.InitialMembers) > 0 {
 		v.fail("found", "initial_members founds the mesh already: leave found out")
