@@ -76,7 +76,7 @@ func (p *process) devIntroduction(m *dev.Mesh, took time.Duration) {
 	}
 	last := m.Address(m.Nodes() - 1)
 	fmt.Fprintf(p.out, "\nPublish through one node, read through another, and look around:\n\n"+
-		"  curl -d 'hello' 'http://%s/v1/streams/greetings/events?key=me'\n"+
+		"  curl -d 'hello' 'http://%s/v1/streams/greetings/events?key=me' -H 'Content-Type: text/plain'\n"+
 		"  curl 'http://%s/v1/streams/greetings/events?from=earliest&until=end' -H 'Accept: application/x-ndjson'\n"+
 		"  skein mesh members --server %s\n\n", m.Address(0), last, m.Address(0))
 	if m.Nodes() >= 3 {
