@@ -95,7 +95,7 @@ func (p *process) sub(cmd *cobra.Command, o *subOptions, stream string) error {
 		return quietInterrupt(cmd.Context(), err)
 	}
 	defer sub.Close()
-	return quietInterrupt(cmd.Context(), p.copyEvents(sub, write, place))
+	return p.copyEvents(cmd.Context(), sub, write, place)
 }
 
 // quietInterrupt: ending a subscription with Ctrl-C is its normal end.
@@ -107,7 +107,7 @@ func quietInterrupt(ctx context.Context, err error) error {
 }
 
 // copyEvents writes events as they come; the place is remembered only behind what was written.
-func (p *process) copyEvents(sub *client.Subscription, write eventWriter, place *cursorFile) error {
+func (p *process) copyEvents(ctx context.Context, sub *client.Subscription, write eventWriter, place *cursorFile) error {
 	out := bufio.NewWriterSize(p.out, 64<<10)
 	for {
 		chunk, err := sub.Next()
@@ -115,7 +115,7 @@ func (p *process) copyEvents(sub *client.Subscription, write eventWriter, place 
 			return place.flush()
 		}
 		if err != nil {
-			return errors.Join(err, place.flush())
+			return errors.Join(quietInterrupt(ctx, err), place.flush())
 		}
 		for i := range chunk.Events {
 			if err := write(out, &chunk.Events[i]); err != nil {

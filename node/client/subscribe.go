@@ -68,7 +68,7 @@ type Subscription struct {
 	stream string
 	req    SubscribeRequest
 	ctx    context.Context
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 
 	body      io.ReadCloser
 	server    uint64
@@ -91,18 +91,21 @@ func (c *Client) Subscribe(ctx context.Context, stream string, req SubscribeRequ
 		// Fixed once, so that a reconnect does not start later than the first try.
 		req.From = "@" + time.Now().Add(ago).UTC().Format(time.RFC3339Nano)
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
 	s := &Subscription{c: c, stream: stream, req: req, ctx: ctx, cancel: cancel, cursor: req.From, seen: map[uint32]uint64{}}
 	if err := s.connect(); err != nil {
-		cancel()
+		cancel(nil)
 		return nil, err
 	}
 	return s, nil
 }
 
+// errClosed is the cause of a context that Close ended.
+var errClosed = errors.New("client: the subscription was closed")
+
 // Close ends the subscription; a Next under way returns. Idempotent.
 func (s *Subscription) Close() error {
-	s.cancel()
+	s.cancel(errClosed)
 	return nil
 }
 
@@ -207,8 +210,11 @@ func (s *Subscription) note(chunk *Chunk) {
 func (s *Subscription) finish(err error) error {
 	if s.done == nil {
 		s.done = err
+		if context.Cause(s.ctx) == errClosed {
+			s.done = io.EOF // whatever Close met under way
+		}
 		s.body.Close()
-		s.cancel()
+		s.cancel(nil)
 	}
 	return s.done
 }
@@ -219,11 +225,7 @@ func (s *Subscription) settle(err error) error {
 		return s.done
 	}
 	if s.ctx.Err() != nil {
-		cause := context.Cause(s.ctx)
-		if errors.Is(cause, context.Canceled) {
-			cause = io.EOF
-		}
-		return s.finish(cause)
+		return s.finish(context.Cause(s.ctx))
 	}
 	if err == io.EOF && s.req.UntilEnd && (s.asked == 0 || s.came < s.asked) {
 		return s.finish(io.EOF)

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // feed answers subscriptions one after the other and notes their queries.
@@ -149,6 +151,37 @@ func TestCloseEndsAWaitingNext(t *testing.T) {
 	go func() { _, err := sub.Next(); done <- err }()
 	sub.Close()
 	if err := <-done; err != io.EOF {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestCloseEndsANextThatReconnects(t *testing.T) {
+	s, _ := feed(t, sendAndCut(ev(0, 0), `{"cursor":"c1"}`+"\n"))
+	var sub *Subscription
+	c := newTestClient(t, Config{Servers: []string{s.URL}, OnRetry: func(error, time.Duration) { sub.Close() }})
+	var err error
+	if sub, err = c.Subscribe(testContext(t), "s", SubscribeRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := readAll(t, sub); err != io.EOF || len(got) != 1 {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+func TestReaderThatIsCalledOffIsNotToldOfAnEnd(t *testing.T) {
+	hold := make(chan struct{})
+	s, _ := feed(t, func(w http.ResponseWriter) { send(ev(0, 0), `{"cursor":"c1"}`+"\n")(w); <-hold })
+	defer close(hold)
+	ctx, callOff := context.WithCancel(testContext(t))
+	sub, err := newTestClient(t, Config{Servers: []string{s.URL}}).Subscribe(ctx, "s", SubscribeRequest{UntilEnd: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sub.Next(); err != nil {
+		t.Fatal(err)
+	}
+	callOff()
+	if _, err := sub.Next(); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 }
