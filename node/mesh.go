@@ -29,6 +29,9 @@ func (p meshPages) head(now time.Time) api.View {
 	return v
 }
 
+// notJoined is what a node without a mesh says about itself.
+const notJoined = "this node has not joined a mesh yet: no join address has taken it in, and its log says why"
+
 // Summary is the mesh on one screen.
 func (p meshPages) Summary(ctx context.Context) (api.MeshSummary, error) {
 	now := time.Now()
@@ -45,6 +48,11 @@ func (p meshPages) Summary(ctx context.Context) (api.MeshSummary, error) {
 			continue
 		}
 		s.Members = append(s.Members, api.Staleness{Node: p.n.dir.Name(m.ID), StalenessMS: p.staleness(m, now)})
+	}
+	if p.n.mesh().IsZero() {
+		s.Reasons = append(s.Reasons, notJoined)
+		p.judge(&s)
+		return s, nil
 	}
 	streams, err := p.n.broker.List(ctx)
 	if err != nil {
@@ -95,7 +103,7 @@ func (p meshPages) judge(s *api.MeshSummary) {
 	if n := len(s.UnderReplicated); n > 0 {
 		s.Reasons = append(s.Reasons, fmt.Sprintf("%d partitions have fewer live copies than wanted", n))
 	}
-	if s.Nodes == 2 && s.Alive+s.Suspect == 2 {
+	if s.Alive+s.Suspect == 2 && p.n.gossip.View().Len() == 2 { // of three that one left, each partition keeps its three voters
 		s.Reasons = append(s.Reasons, twoNodes)
 	}
 	switch {
@@ -228,7 +236,7 @@ func (p meshPages) Readiness(context.Context) []api.Check {
 		out = append(out, api.Check{Name: name, OK: ok, Detail: detail})
 	}
 	joined := !p.n.mesh().IsZero()
-	check("mesh", joined, "this node has not joined a mesh yet: no seed has answered")
+	check("mesh", joined, notJoined)
 	recovered := false
 	select {
 	case <-p.n.host.Ready():
@@ -246,7 +254,7 @@ func (p meshPages) Readiness(context.Context) []api.Check {
 	check("disk", !p.n.diskFull(), "the free-space reserve of data_dir is reached: publishes to partitions owned here are refused")
 	without = 0
 	for _, g := range p.n.host.Groups() {
-		if st := g.Status(); st.Kind == replica.KindPartition && st.Owner.IsZero() {
+		if st := g.Status(); st.Kind == replica.KindPartition && !p.n.ownerKnown(st) {
 			without++
 		}
 	}
@@ -287,8 +295,14 @@ func (p meshPages) copies() api.Check {
 func (n *Node) shardOwned(i int) bool {
 	g := ring.CatalogGroup(n.mesh(), i)
 	if lg, ok := n.host.Group(g); ok {
-		return !lg.Status().Owner.IsZero()
+		return n.ownerKnown(lg.Status())
 	}
 	_, _, ok := n.dir.Owner(g)
 	return ok
+}
+
+// ownerKnown reports whether a replica here has an owner to follow. A voter forgets an owner that fell silent; a learner, which stands
+// for no election, remembers it for ever, so for learners gossip must know it as alive.
+func (n *Node) ownerKnown(st replica.Status) bool {
+	return !st.Owner.IsZero() && (st.Role != replica.RoleLearner || n.dir.Alive(st.Owner))
 }

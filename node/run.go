@@ -98,6 +98,7 @@ func (n *Node) Run(ctx context.Context) error {
 
 // leave hands the partitions owned here to other replicas, so that a planned stop costs no election timeout.
 func (n *Node) leave() {
+	n.log.Info("stopping: the partitions owned here are handed over")
 	n.leaving.Store(true)
 	n.gossip.SetFlags(view.Leaving)
 	n.server.Drain()

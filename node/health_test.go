@@ -1,0 +1,79 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/skeinmesh/skein/node/api"
+	"github.com/skeinmesh/skein/node/config"
+	"github.com/skeinmesh/skein/transport/memnet"
+)
+
+func (m *testMesh) summary(i int) api.MeshSummary {
+	m.t.Helper()
+	s, err := (meshPages{m.nodes[i].Node}).Summary(context.Background())
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return s
+}
+
+// failing names the checks that node i does not pass.
+func (m *testMesh) failing(i int) []string {
+	var names []string
+	for _, c := range (meshPages{m.nodes[i].Node}).Readiness(context.Background()) {
+		if !c.OK {
+			names = append(names, c.Name)
+		}
+	}
+	return names
+}
+
+// leave stops node i in order.
+func (m *testMesh) leave(i int) {
+	m.t.Helper()
+	tn := m.nodes[i]
+	tn.cancel()
+	if err := <-tn.ended; err != nil {
+		m.t.Fatal(err)
+	}
+	tn.cancel = nil
+}
+
+func TestNodeWithoutAMeshSaysSo(t *testing.T) {
+	cfg := config.Default()
+	cfg.Name, cfg.ClusterID, cfg.DataDir = "alone", "test", t.TempDir()
+	cfg.HTTP.Addr, cfg.Gossip.Addr, cfg.Join = "127.0.0.1:0", freePort(t), []string{freePort(t)}
+	n, err := newNode(cfg, slog.New(slog.DiscardHandler), memnet.New().Node("127.0.9.1:1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	s, err := (meshPages{n}).Summary(context.Background())
+	if err != nil || s.Health != "critical" || !slices.Equal(s.Reasons, []string{notJoined}) {
+		t.Fatalf("%v, health %s because %q", err, s.Health, s.Reasons)
+	}
+}
+
+func TestLearnerWhoseOwnerIsGoneIsNotReady(t *testing.T) {
+	m := startMesh(t, 2)
+	m.poll("node 1 is ready", 10*time.Second, func() bool { return len(m.failing(1)) == 0 })
+	if s := m.summary(1); !slices.Contains(s.Reasons, twoNodes) {
+		t.Fatalf("a mesh of two is %s because %q", s.Health, s.Reasons)
+	}
+	m.leave(0)
+	m.poll("node 1 misses the catalog's owner", 10*time.Second, func() bool { return slices.Contains(m.failing(1), "catalog") })
+}
+
+func TestMeshOfThreeThatOneLeftIsNoMeshOfTwo(t *testing.T) {
+	m := startMesh(t, 3)
+	m.leave(2)
+	m.poll("node 0 counts two nodes", 10*time.Second, func() bool { return m.summary(0).Nodes == 2 })
+	if s := m.summary(0); slices.Contains(s.Reasons, twoNodes) {
+		t.Fatalf("%s because %q", s.Health, s.Reasons)
+	}
+	m.poll("node 0 is ready without it", 10*time.Second, func() bool { return len(m.failing(0)) == 0 })
+}
