@@ -161,6 +161,12 @@ func TestKilledNodeStartsAgainWithItsData(t *testing.T) {
 	if !strings.Contains(logOf(t, m, 1), "an orderly end") {
 		t.Error("SIGTERM did not reach the node")
 	}
+	if err := m.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Restart(1); err == nil {
+		t.Error("a node of a stopped mesh was started")
+	}
 }
 
 func TestFailingNodeIsReportedWithItsLastWords(t *testing.T) {

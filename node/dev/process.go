@@ -18,17 +18,23 @@ import (
 // the thread that forked, and Go's threads come and go.
 type spawner struct {
 	jobs chan func()
+	quit chan struct{} // closed by close
 	done chan struct{}
 	once sync.Once
 }
 
 func newSpawner() *spawner {
-	s := &spawner{jobs: make(chan func()), done: make(chan struct{})}
+	s := &spawner{jobs: make(chan func()), quit: make(chan struct{}), done: make(chan struct{})}
 	go func() {
 		defer close(s.done)
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		for f := range s.jobs {
-			f()
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, and what it still started with the thread
+		for {
+			select {
+			case f := <-s.jobs:
+				f()
+			case <-s.quit:
+				return
+			}
 		}
 	}()
 	return s
@@ -36,15 +42,19 @@ func newSpawner() *spawner {
 
 func (s *spawner) start(cmd *exec.Cmd) error {
 	result := make(chan error, 1)
-	s.jobs <- func() { result <- cmd.Start() }
-	return <-result
+	select {
+	case s.jobs <- func() { result <- cmd.Start() }:
+		return <-result
+	case <-s.done:
+		return errors.New("the mesh was stopped")
+	}
 }
 
 func (s *spawner) close() {
 	if s == nil {
 		return
 	}
-	s.once.Do(func() { close(s.jobs) })
+	s.once.Do(func() { close(s.quit) })
 	<-s.done
 }
 
