@@ -236,17 +236,23 @@ func (g *Gossip) sameMesh(id ring.MeshID) bool {
 	return false
 }
 
+// reportLocked is the newest load as it travels. The view may not have it yet.
+func (g *Gossip) reportLocked(now time.Time) report {
+	r := g.load
+	r.incarnation, r.age = g.self.Incarnation, now.Sub(g.loadAt)
+	return r
+}
+
 // fullState encodes this node's hints and everything that it heard from others.
 func (g *Gossip) fullState(now time.Time) []byte {
 	g.mu.Lock()
-	mesh, own, load, inc := g.self.Mesh, g.hints, g.load, g.self.Incarnation
+	mesh, own, load := g.self.Mesh, g.hints, g.reportLocked(now)
 	g.mu.Unlock()
 	v := g.View()
 	var reports []report
 	for _, m := range v.Members() {
 		switch {
 		case m.ID == load.node:
-			load.incarnation, load.age = inc, now.Sub(m.LoadAt)
 			reports = append(reports, load)
 		case m.Present():
 			reports = append(reports, report{node: m.ID, incarnation: m.Incarnation, seq: m.LoadSeq, age: now.Sub(m.LoadAt),

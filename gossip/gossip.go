@@ -40,6 +40,7 @@ type Gossip struct {
 	self    view.Identity // what is announced
 	pending ring.MeshID   // learnt from a peer and not persisted yet
 	load    report        // newest of SetLoad; seq 0: none yet
+	loadAt  time.Time     // when that was
 	hints   []view.Hint   // newest of SetHints, by group
 	started bool
 	closed  bool
@@ -181,7 +182,7 @@ func (g *Gossip) announceLocked() {
 func (g *Gossip) SetLoad(l view.Load) {
 	g.mu.Lock()
 	g.load.seq = max(g.load.seq+1, uint64(time.Now().UnixMilli()))
-	g.load.load = l
+	g.load.load, g.loadAt = l, time.Now()
 	g.mu.Unlock()
 	wake(g.localCh)
 }

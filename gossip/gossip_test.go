@@ -103,6 +103,22 @@ func TestLoadSpreadsAndIsNotStale(t *testing.T) {
 	eventually(t, "newer load everywhere", func() bool { return sees(nodes[1], 80) && sees(nodes[2], 80) })
 }
 
+func TestLoadTravelsWithItsOwnAgeAlsoBeforeTheViewHasIt(t *testing.T) {
+	g, err := New(fastConfig("n0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	g.SetLoad(view.Load{CPUPercent: 40})
+	m, err := decodeMessage(g.fullState(time.Now().Add(time.Minute)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.reports) != 1 || m.reports[0].seq == 0 || m.reports[0].age < time.Minute || m.reports[0].age > time.Hour {
+		t.Fatalf("got %+v", m.reports)
+	}
+}
+
 func TestFlagsSpread(t *testing.T) {
 	nodes := mesh(t, 2, nil)
 	nodes[1].SetFlags(view.Cordoned)

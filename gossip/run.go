@@ -205,11 +205,11 @@ func (l *loop) takeMesh() error {
 func (l *loop) takeLocal(now time.Time) {
 	g := l.g
 	g.mu.Lock()
-	self, load, hints := g.self, g.load, g.hints
+	self, load, loadAt, hints := g.self, g.load, g.loadAt, g.hints
 	g.mu.Unlock()
 	m := view.Member{Identity: self}
 	if load.seq > 0 {
-		m.Load, m.LoadSeq, m.LoadAt = load.load, load.seq, now
+		m.Load, m.LoadSeq, m.LoadAt = load.load, load.seq, loadAt
 	}
 	l.merge(view.Update{Members: []view.Member{m}, Hints: heard(hints, now)})
 	l.sendHints(hints)
@@ -247,8 +247,7 @@ func (l *loop) loadPause() time.Duration {
 func (l *loop) sendLoad(now time.Time) {
 	g := l.g
 	g.mu.Lock()
-	r, mesh := g.load, g.self.Mesh
-	r.incarnation = g.self.Incarnation
+	r, mesh := g.reportLocked(now), g.self.Mesh
 	g.mu.Unlock()
 	if r.seq == 0 || r.seq == l.sentLoad.seq {
 		return
