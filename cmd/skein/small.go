@@ -77,8 +77,9 @@ func (p *process) healthCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "health",
 		Short: "Ask a node whether it takes traffic",
-		Long:  "Ask a node whether it takes traffic: exit code 0 and \"ok\", or 1 and the reason. Fit for container health checks.",
-		Args:  arguments(),
+		Long: "Ask a node whether it takes traffic: exit code 0 and \"ok\", or 1 and the reason. Of several addresses only the\n" +
+			"first is asked. Fit for container health checks.",
+		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := s.client(p, false)
 			if err != nil {
