@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -161,6 +162,37 @@ func TestCancelEndsTheRun(t *testing.T) {
 	_, err := Publish(ctx, f, Config{Stream: "s", Run: "r", BatchEvents: 1, OnProgress: func(Progress) {}}, []Input{{Name: "f", R: strings.NewReader(strings.Repeat("x\n", 1000))}})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// lastRead tells when everything was read.
+type lastRead struct {
+	io.Reader
+	end func()
+}
+
+func (r lastRead) Read(b []byte) (int, error) {
+	n, err := r.Reader.Read(b)
+	if err == io.EOF {
+		r.end()
+	}
+	return n, err
+}
+
+func TestCancelAfterTheLastLineWasReadIsNoSuccess(t *testing.T) {
+	for range 100 { // each is a race of the cancel with the lines that wait
+		ctx, cancel := context.WithCancel(t.Context())
+		read := make(chan struct{})
+		f := &fakeMesh{fail: func(int, []client.Event) error {
+			<-read
+			cancel()
+			return nil
+		}}
+		in := lastRead{strings.NewReader("a\nb\nc\n"), sync.OnceFunc(func() { close(read) })}
+		_, err := Publish(ctx, f, Config{Stream: "s", Run: "r", BatchEvents: 1}, []Input{{Name: "f", R: in}})
+		if n := len(f.stored); n < 3 && !errors.Is(err, context.Canceled) {
+			t.Fatalf("%d of 3 lines are stored: %v", n, err)
+		}
 	}
 }
 

@@ -249,10 +249,10 @@ func readLine(r *bufio.Reader) (line []byte, size int64, err error) {
 func (r *run) send(ctx context.Context, lane <-chan item) error {
 	var carry *item // did not fit into the batch before
 	for {
-		batch, next := r.gather(ctx, lane, carry)
+		batch, next, err := r.gather(ctx, lane, carry)
 		carry = next
 		if len(batch) == 0 {
-			return nil // closed, or ctx ended: then whoever ended it has the error
+			return err
 		}
 		if err := r.publish(ctx, batch); err != nil {
 			return err
@@ -260,17 +260,17 @@ func (r *run) send(ctx context.Context, lane <-chan item) error {
 	}
 }
 
-// gather waits for one line and takes what else is there already, within the bounds of a batch.
-func (r *run) gather(ctx context.Context, lane <-chan item, first *item) (batch []item, carry *item) {
+// gather waits for one line and takes what else is there already, within the bounds of a batch. No batch and no error: that was all.
+func (r *run) gather(ctx context.Context, lane <-chan item, first *item) (batch []item, carry *item, err error) {
 	if first == nil {
 		select {
 		case it, ok := <-lane:
 			if !ok {
-				return nil, nil
+				return nil, nil, nil
 			}
 			first = &it
 		case <-ctx.Done():
-			return nil, nil
+			return nil, nil, context.Cause(ctx)
 		}
 	}
 	batch = append(batch, *first)
@@ -279,17 +279,17 @@ func (r *run) gather(ctx context.Context, lane <-chan item, first *item) (batch 
 		select {
 		case it, ok := <-lane:
 			if !ok {
-				return batch, nil
+				return batch, nil, nil
 			}
 			if size += len(it.ev.Value); size > r.cfg.BatchBytes {
-				return batch, &it
+				return batch, &it, nil
 			}
 			batch = append(batch, it)
 		default:
-			return batch, nil
+			return batch, nil, nil
 		}
 	}
-	return batch, nil
+	return batch, nil, nil
 }
 
 func (r *run) publish(ctx context.Context, batch []item) error {
