@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -179,7 +180,7 @@ func startWith(t testing.TB, b backend, name, addr string, more func(*node), opt
 	go func() { done <- p.Run(ctx) }()
 	n.stop = sync.OnceFunc(func() {
 		cancel()
-		if err := <-done; err != nil {
+		if err := <-done; err != nil && !errors.Is(err, net.ErrClosed) { // of a killed node
 			t.Errorf("%s: Run: %v", name, err)
 		}
 	})

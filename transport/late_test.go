@@ -29,6 +29,7 @@ func TestCallToItselfEndsWithRun(t *testing.T) {
 				return nil, ctx.Err()
 			})
 		})
+		synctest.Wait() // until it runs
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		called := make(chan error, 1)
@@ -172,6 +173,76 @@ func TestStreamOpenedWhenItsTimeIsOverIsNone(t *testing.T) {
 		armed.Store(true)
 		if s, err := a.Open(ctx, c.id, wire.ClassBulk, mMirror, nil); wire.KindOf(err) != wire.KindUnavailable || !errors.Is(err, over) {
 			t.Fatalf("%v, %v", s, err)
+		}
+	})
+}
+
+func TestRequestOfACallerThatGaveUpHoldsNobodyUp(t *testing.T) {
+	bubble(t, func(t *testing.T, _ *memnet.Net, b backend) {
+		a := start(t, b, "a", "")
+		c := start(t, b, "c", "", func(c *transport.Config) { c.InboundBytes = 1000 })
+		meet(t, a, c)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		call := func(ctx context.Context, size int) {
+			_, err := a.Call(ctx, c.id, wire.ClassBulk, mHang, make([]byte, size))
+			if wire.KindOf(err) != wire.KindOutcomeUnknown {
+				t.Error(err)
+			}
+		}
+		go call(ctx, 600)
+		synctest.Wait()
+		impatient, giveUp := context.WithTimeout(ctx, time.Second)
+		defer giveUp()
+		call(impatient, 600) // waits for room, in vain
+		if _, err := a.Call(within(t, 5*time.Second), c.id, wire.ClassBulk, mEcho, make([]byte, 100)); err != nil {
+			t.Fatalf("there was room for it: %v", err)
+		}
+	})
+}
+
+// brokenNetwork is a network whose endpoint fails.
+type brokenNetwork struct {
+	transport.Network
+	err error
+}
+
+type brokenEndpoint struct {
+	transport.Endpoint
+	err error
+}
+
+func (n brokenNetwork) Listen(o transport.ListenOptions) (transport.Endpoint, error) {
+	ep, err := n.Network.Listen(o)
+	return brokenEndpoint{ep, n.err}, err
+}
+
+func (e brokenEndpoint) Accept(context.Context) (transport.Conn, error) { return nil, e.err }
+
+func TestRunEndsWhenNobodyCanConnectAnyMore(t *testing.T) {
+	bubble(t, func(t *testing.T, _ *memnet.Net, b backend) {
+		cfg := transport.DefaultConfig()
+		cfg.Self = transport.Identity{NodeID: ring.NewNodeID(), ClusterID: "c"}
+		cfg.Credentials = creds(t, cfg.Self.NodeID, "s")
+		broken := errors.New("the socket broke")
+		cfg.Network = brokenNetwork{b.node("a", ""), broken}
+		p, err := transport.New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.SetPeers(map[ring.NodeID]string{ring.NewNodeID(): "nowhere"})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		ended := make(chan error, 1)
+		go func() { ended <- p.Run(ctx) }()
+		synctest.Wait()
+		select {
+		case err := <-ended:
+			if !errors.Is(err, broken) {
+				t.Fatal(err)
+			}
+		default:
+			t.Fatal("it runs on, deaf")
 		}
 	})
 }

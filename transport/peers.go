@@ -96,7 +96,8 @@ func (p *Peers) Listen() (addr string, err error) {
 
 var errClosed = &wire.Error{Kind: wire.KindClosed, Detail: "this node is closing"}
 
-// Run serves and keeps connections until ctx ends; it returns when every connection and handler has ended. Run it once.
+// Run serves and keeps connections until ctx ends, or the endpoint fails; it returns when every connection and handler has ended. Run it
+// once.
 func (p *Peers) Run(ctx context.Context) error {
 	if _, err := p.Listen(); err != nil {
 		return err
@@ -117,8 +118,14 @@ func (p *Peers) Run(ctx context.Context) error {
 	for _, l := range p.loops {
 		p.spawn(func() { p.loop(l) })
 	}
-	p.spawn(func() { p.accept(ctx) })
-	<-ctx.Done()
+	accepting := make(chan error, 1)
+	p.spawn(func() { accepting <- p.accept(ctx) })
+	var failure error
+	select {
+	case <-ctx.Done():
+	case failure = <-accepting:
+		cancel()
+	}
 
 	p.mu.Lock()
 	p.closed = true
@@ -136,7 +143,7 @@ func (p *Peers) Run(ctx context.Context) error {
 	p.dialing.Wait()
 	err := p.ep.Close()
 	p.wg.Wait()
-	return err
+	return errors.Join(failure, err)
 }
 
 // Close releases the address of Peers that Listen bound and nobody runs. With Run, end its context instead.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -28,13 +29,16 @@ type inboundKey struct {
 	class wire.Class
 }
 
-// accept takes incoming connections until the endpoint closes.
-func (p *Peers) accept(ctx context.Context) {
+// accept takes incoming connections until ctx ends, or with an error until the endpoint fails.
+func (p *Peers) accept(ctx context.Context) error {
 	slots := make(chan struct{}, p.cfg.MaxHandshakes)
 	for {
 		conn, err := p.ep.Accept(ctx)
-		if err != nil {
-			return
+		switch {
+		case ctx.Err() != nil && err != nil:
+			return nil
+		case err != nil:
+			return fmt.Errorf("transport: accept connections: %w", err)
 		}
 		select {
 		case slots <- struct{}{}:
@@ -52,7 +56,7 @@ func (p *Peers) accept(ctx context.Context) {
 		})
 		if !started {
 			conn.Close(CloseNormal, "closing")
-			return
+			return nil
 		}
 	}
 }
@@ -164,7 +168,7 @@ func (in *inbound) stream(ctx context.Context, c Conduit) {
 		case wire.FrameMessage:
 			err = in.messages(h, br)
 		case wire.FrameRequest:
-			err = in.request(ctx, c, h, br)
+			err = in.request(c, h, br)
 		case wire.FrameOpen:
 			err = in.open(ctx, c, h, br)
 		default:
@@ -201,7 +205,8 @@ func (in *inbound) messages(h wire.Header, br *bufio.Reader) error {
 }
 
 // request reads one request, runs its handler and answers.
-func (in *inbound) request(ctx context.Context, c Conduit, h wire.Header, br *bufio.Reader) error {
+func (in *inbound) request(c Conduit, h wire.Header, br *bufio.Reader) error {
+	ctx := c.Context() // ends when the caller gives up or its connection does
 	size := min(int64(h.Length), in.p.cfg.InboundBytes)
 	if err := in.budget.Acquire(ctx, size); err != nil {
 		return err
@@ -214,7 +219,6 @@ func (in *inbound) request(ctx context.Context, c Conduit, h wire.Header, br *bu
 	gauge := in.p.m.serving.WithLabelValues("request")
 	gauge.Inc()
 	defer gauge.Dec()
-	ctx = c.Context() // ends when the caller gives up or its connection does
 	if h.Arg > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(h.Arg)*time.Millisecond)
