@@ -171,13 +171,16 @@ func (r *batchReader) run(b []byte) error {
 // the disk cannot be read it returns an earlier offset.
 func (s *Segments) SeekTime(t int64) uint64 {
 	s.mu.RLock()
-	start, next := s.start, s.next
-	i := sort.Search(len(s.segs), func(i int) bool { return s.segs[i].stamp >= t })
-	if i == len(s.segs) {
+	start, next, segs := s.start, s.next, s.segs
+	if n := len(segs); n > 0 && segs[n-1].size == 0 {
+		segs = segs[:n-1] // its first batch is being written: it has no time yet, which would mislead the search
+	}
+	i := sort.Search(len(segs), func(i int) bool { return segs[i].stamp >= t })
+	if i == len(segs) {
 		s.mu.RUnlock()
 		return next
 	}
-	seg := s.segs[i]
+	seg := segs[i]
 	k := max(sort.Search(len(seg.sparse), func(k int) bool { return seg.sparse[k].stamp >= t })-1, 0)
 	from := seg.sparse[k]
 	p := place{path: seg.path, base: seg.base, size: seg.size}

@@ -172,3 +172,25 @@ func TestSegmentsWaitWithATrimWhileTheDiskIsFull(t *testing.T) {
 	}
 	checkRead(t, s, 150, 500)
 }
+
+func TestSeekTimeOverlooksAFileThatHasNoBatchYet(t *testing.T) {
+	for files := 0; files < 8; files++ {
+		s := openSegs(t, t.TempDir(), Recovery{})
+		n := 0
+		for ; len(s.segs) < files || n%8 != 0; n++ { // 8 batches fill a file
+			fill(t, s, n, n+1, 900)
+		}
+		if _, err := s.roll(s.next); err != nil { // Append has made the file, and not written to it yet
+			t.Fatal(err)
+		}
+		for i := range n {
+			m, _ := testBatch(i, 1)
+			if got := s.SeekTime(m.Stamp); got != m.Base {
+				t.Errorf("%d files: offset %d for the time of batch %d, which is at %d", files, got, i, m.Base)
+			}
+		}
+		if got := s.SeekTime(0); got != 0 {
+			t.Errorf("%d files: offset %d for the beginning of time", files, got)
+		}
+	}
+}
