@@ -114,10 +114,11 @@ func noAnswer(g ring.GroupID, err error) error {
 
 // get reads a definition from the shard's owner, past every write acknowledged before.
 func (c *catalogClient) get(ctx context.Context, name string) (*catalog.Stream, error) {
+	before := c.cachedStream(name)
 	resp, err := c.ask(ctx, catalogRequest{Op: opCatalogGet, Shard: c.shardOf(name), Name: name}, true)
 	if err != nil {
 		if wire.KindOf(err) == wire.KindNotFound {
-			c.gone(name)
+			c.gone(name, before)
 		}
 		return nil, err
 	}
@@ -185,13 +186,18 @@ func (c *catalogClient) refresh(ctx context.Context, name string, e *cachedStrea
 	c.mu.Unlock()
 }
 
-// put remembers a definition; nil forgets it. The publish sessions of an incarnation that is no more are ended.
+// put remembers a definition, unless a newer one is known; nil forgets it. The publish sessions of an incarnation that is no more
+// are ended.
 func (c *catalogClient) put(name string, s *catalog.Stream) {
 	c.mu.Lock()
 	old := c.cached[name]
-	if s == nil {
+	switch {
+	case s == nil:
 		delete(c.cached, name)
-	} else {
+	case old != nil && s.Version < old.stream.Version: // a late answer
+		c.mu.Unlock()
+		return
+	default:
 		if len(c.cached) >= maxCachedStreams {
 			clear(c.cached)
 		}
@@ -203,15 +209,18 @@ func (c *catalogClient) put(name string, s *catalog.Stream) {
 	}
 }
 
-// gone notes that the catalog does not know the stream.
-func (c *catalogClient) gone(name string) {
+// gone notes that the catalog does not know the stream. before is the definition that was cached when it was asked: one that came
+// since may be of a stream created since.
+func (c *catalogClient) gone(name string, before *catalog.Stream) {
 	c.mu.Lock()
-	old := c.cached[name]
+	e := c.cached[name]
+	if e == nil || before == nil || e.stream.ID != before.ID {
+		c.mu.Unlock()
+		return
+	}
 	delete(c.cached, name)
 	c.mu.Unlock()
-	if old != nil {
-		c.b.dropSessions(old.stream)
-	}
+	c.b.dropSessions(before)
 }
 
 // forget drops the cached definition that a removed group belonged to.

@@ -1,0 +1,80 @@
+package flow
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/skeinmesh/skein/flow/batch"
+	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/transport/wire"
+)
+
+// latePeers holds the owner's answer to the next question for a definition back, once hold was set, until late is closed.
+type latePeers struct {
+	Peers
+	hold *atomic.Bool
+	late chan struct{}
+}
+
+func (p *latePeers) Call(ctx context.Context, to ring.NodeID, c wire.Class, m wire.Method, body []byte) ([]byte, error) {
+	answer, err := p.Peers.Call(ctx, to, c, m, body)
+	var req catalogRequest
+	answered := err == nil || wire.KindOf(err) == wire.KindNotFound
+	if answered && m == wire.MethodCatalog && wire.Unmarshal(body, &req) == nil && req.Op == opCatalogGet && p.hold.Swap(false) {
+		<-p.late
+	}
+	return answer, err
+}
+
+func TestLateAnswerOfTheCatalogDoesNotEndTheSessionsOfANewerIncarnation(t *testing.T) {
+	for name, before := range map[string]bool{"there was none": false, "there was another": true} {
+		t.Run(name, func(t *testing.T) {
+			var hold atomic.Bool
+			var late chan struct{}
+			tune := func(c *Config) {
+				late = make(chan struct{})
+				c.Peers = &latePeers{c.Peers, &hold, late}
+			}
+			inMesh(t, 1, tune, func(t *testing.T, m *mesh) {
+				b := m.nodes[0].broker
+				m.owner(ring.CatalogGroup(m.id, 0))
+				one := StreamConfig{Partitions: 1, Replicas: 1}
+				if before {
+					m.create("orders", one)
+				}
+				hold.Store(true)
+				asked := make(chan error, 1)
+				go func() {
+					_, err := b.Get(t.Context(), "orders")
+					asked <- err
+				}()
+				synctest.Wait()
+				if before {
+					if err := b.Delete(m.within(10*time.Second), "orders"); err != nil {
+						t.Fatal(err)
+					}
+				}
+				m.create("orders", one)
+				m.put(0, "orders", "k", "a")
+				m.nodes[0].lag.Store(int64(time.Second)) // the next event is on its way when the answer comes
+				published := make(chan error, 1)
+				go func() {
+					_, err := b.Publish(m.within(10*time.Second), "orders", []batch.Record{event("k", "b")}, PublishOptions{})
+					published <- err
+				}()
+				synctest.Wait()
+				close(late)
+				if err := <-asked; (wire.KindOf(err) == wire.KindNotFound) == before {
+					t.Errorf("the question was answered with %v", err)
+				}
+				if err := <-published; err != nil {
+					t.Errorf("publish: %v", err)
+				}
+				m.nodes[0].lag.Store(0)
+			})
+		})
+	}
+}
