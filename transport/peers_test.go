@@ -1,6 +1,7 @@
 package transport_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -120,6 +121,19 @@ func TestPeersToldWhileRunBeginsAreKept(t *testing.T) {
 				t.Fatalf("node %d was told of 9 peers and knows %d", i, got)
 			}
 			n.stop()
+		}
+	})
+}
+
+func TestCallToAnUnknownNodeFailsAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, _ *memnet.Net, b backend) {
+		a := start(t, b, "a", "")
+		begin := time.Now()
+		if _, err := a.Call(context.Background(), ring.NewNodeID(), wire.ClassControl, mEcho, nil); wire.KindOf(err) != wire.KindUnavailable {
+			t.Fatal(err)
+		}
+		if d := time.Since(begin); d != 0 {
+			t.Fatalf("it took %v", d)
 		}
 	})
 }
