@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -125,13 +126,14 @@ func (f *feed) clip(batches []framed) []framed {
 	if f.end == nil {
 		return batches
 	}
-	for i := range batches {
-		if batches[i].Meta.Base >= *f.end {
-			f.next = max(f.next, *f.end)
-			return batches[:i]
-		}
+	end := slices.IndexFunc(batches, func(b framed) bool { return b.Meta.Base >= *f.end })
+	if end < 0 {
+		return batches
 	}
-	return batches
+	if end == 0 {
+		f.next = *f.end // else it is where the batches that are left begin
+	}
+	return batches[:end]
 }
 
 // open finds a source: the local replica, the owner, any other founder.

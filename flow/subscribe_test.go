@@ -160,6 +160,36 @@ func TestUntilEndStopsAtTheEndAsItWas(t *testing.T) {
 	})
 }
 
+// The reader is slow, so that what was published since it asked is read together with the last events before its end.
+func TestUntilEndGivesAllBeforeTheEndWhateverComesAfterIt(t *testing.T) {
+	for _, replicas := range []int{1, 3} {
+		t.Run(fmt.Sprintf("replicas=%d", replicas), func(t *testing.T) {
+			inMesh(t, 3, nil, func(t *testing.T, m *mesh) {
+				m.create("orders", StreamConfig{Partitions: 1, Replicas: replicas})
+				const n, size = 40, 16 << 10
+				for i := range n {
+					m.put(0, "orders", "k", noise(i, size))
+				}
+				for i := range 3 {
+					req := earliest()
+					req.UntilEnd = true
+					sub, err := m.nodes[i].broker.Subscribe(m.within(5*time.Second), "orders", req)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer sub.Close() //nolint:errcheck // it returns nil
+					time.Sleep(time.Second)
+					m.put(0, "orders", "k", "since")
+					got := m.drain(sub, 0)
+					if len(got) != n+i || got[len(got)-1].Offset != uint64(n+i-1) {
+						t.Errorf("node %d: %d events before the end, want %d", i, len(got), n+i)
+					}
+				}
+			})
+		})
+	}
+}
+
 func TestLiveReaderFollowsThroughOwnerChanges(t *testing.T) {
 	inMesh(t, 3, nil, func(t *testing.T, m *mesh) {
 		info := m.create("orders", StreamConfig{Partitions: 1})
