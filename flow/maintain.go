@@ -57,17 +57,23 @@ func (b *Broker) maintainOne(ctx context.Context, g *replica.Group, p *partition
 	}
 }
 
-// changedLimits compares a partition's limits with its stream's config, as far as the config is known here already.
+// changedLimits compares a partition's limits with its stream's config. The definition that is known here may be older than what the
+// partition has, so a difference is only a reason to ask: the catalog's answer is what counts.
 func (b *Broker) changedLimits(ctx context.Context, p *partition.Partition) (partition.Limits, bool) {
 	spec := p.Spec()
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	s, err := b.catalog.lookup(ctx, spec.Name)
-	if err != nil || s.ID != spec.Stream {
+	differs := func(s *catalog.Stream, err error) bool {
+		return err == nil && s.ID == spec.Stream && limitsOf(s.Config) != spec.Limits
+	}
+	if !differs(b.catalog.lookup(ctx, spec.Name)) {
 		return partition.Limits{}, false
 	}
-	want := limitsOf(s.Config)
-	return want, want != spec.Limits
+	s, err := b.catalog.get(ctx, spec.Name)
+	if !differs(s, err) {
+		return partition.Limits{}, false
+	}
+	return limitsOf(s.Config), true
 }
 
 // limitsOf is the part of a partition's spec that follows its stream's config. A stream's bytes are divided over its partitions.
