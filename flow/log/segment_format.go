@@ -65,7 +65,7 @@ func parseSynced(b []byte) (p syncedPos, ok bool) {
 // lengthOf is how many bytes of a file are known to be durable. size is what the file has now.
 func (p syncedPos) lengthOf(base uint64, size int64) int64 {
 	switch {
-	case p.length == 0 || base > p.base:
+	case base > p.base:
 		return 0
 	case base < p.base:
 		return size

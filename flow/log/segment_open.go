@@ -179,7 +179,8 @@ func (o *opening) change() error {
 			return ioError("open segments", err)
 		}
 	}
-	if n := len(s.segs); n > 0 && s.segs[n-1].size == 0 {
+	// A file that is empty now goes, unless it alone tells where the log goes on, now that those before it were trimmed.
+	if n := len(s.segs); n > 0 && s.segs[n-1].size == 0 && (n > 1 || s.segs[0].base == s.resetAt) {
 		if err := removeSegment(s.dir, s.segs[n-1].base); err != nil {
 			return ioError("open segments", err)
 		}

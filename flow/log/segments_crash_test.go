@@ -2,6 +2,7 @@ package log
 
 import (
 	"bytes"
+	"errors"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -225,5 +226,68 @@ func TestSegmentsReadNamesADamagedPayload(t *testing.T) {
 	}
 	if _, err := s.Read(40, 1000, nil); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestSegmentsGoOnAtThePlaceThatOnlyAnEmptyFileTells(t *testing.T) {
+	dir := t.TempDir()
+	s := openSegs(t, dir, Recovery{})
+	fill(t, s, 0, 20, 4000)
+	if err := s.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	r := recoveryOf(s)
+	fill(t, s, 20, 40, 4000)
+	if err := s.TrimTo(79); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	next := uint64(0)
+	for range 3 { // the small state went back to before the batches of the last file, and nothing is written
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = openSegs(t, dir, r)
+		if next == 0 {
+			next = s.Next()
+		}
+		if s.Next() != next || next <= r.Next {
+			t.Fatalf("goes on at %d, before at %d", s.Next(), next)
+		}
+	}
+	fill(t, s, int(next/2), 40, 4000)
+	checkRead(t, s, 79, 4000)
+}
+
+func TestSyncBesideAFileWithoutABatchVouchesForTheFilesBefore(t *testing.T) {
+	dir := t.TempDir()
+	s := openSegs(t, dir, Recovery{})
+	fill(t, s, 0, 10, 500)
+	if _, err := s.roll(s.Next()); err != nil { // an Append has come so far
+		t.Fatal(err)
+	}
+	if err := s.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	r := recoveryOf(s)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	path := segmentPath(dir, 0)
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw[len(raw)/2] ^= 1
+	if err := errors.Join(os.WriteFile(path, raw, 0o600), os.Remove(indexPath(dir, 0))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tryOpen(dir, r); wire.KindOf(err) != wire.KindCorrupt {
+		t.Errorf("got %v", err)
+	}
+	if now, err := os.ReadFile(path); err != nil || len(now) != len(raw) {
+		t.Errorf("the damaged file has %d bytes, had %d: %v", len(now), len(raw), err)
 	}
 }
