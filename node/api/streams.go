@@ -82,11 +82,28 @@ func (s *Server) getStream(c *Call) error {
 func (c *Call) stream(status int, info flow.StreamInfo) error {
 	tag := etag(info.Version)
 	c.w.Header().Set("ETag", tag)
-	if status == http.StatusOK && c.R.Method == http.MethodGet && c.R.Header.Get("If-None-Match") == tag {
-		c.w.WriteHeader(http.StatusNotModified)
-		return nil
+	if c.R.Method == http.MethodGet || c.R.Method == http.MethodHead {
+		if names(c.R.Header["If-None-Match"], tag, true) {
+			c.w.WriteHeader(http.StatusNotModified)
+			return nil
+		}
 	}
 	return c.JSON(status, info)
+}
+
+// names reports whether the values of an If-Match or If-None-Match header name tag (RFC 9110, section 13.1): a list of ETags, or * for
+// any. weak takes W/"1" for "1". None of our ETags has a comma in it.
+func names(values []string, tag string, weak bool) bool {
+	for part := range strings.SplitSeq(strings.Join(values, ","), ",") {
+		part = strings.TrimSpace(part)
+		if weak {
+			part = strings.TrimPrefix(part, "W/")
+		}
+		if part == tag || part == "*" {
+			return true
+		}
+	}
+	return false
 }
 
 func etag(version uint64) string { return `"` + strconv.FormatUint(version, 10) + `"` }
@@ -142,10 +159,7 @@ func (s *Server) patchStream(c *Call) error {
 	if err := checkOwnName(name); err != nil {
 		return err
 	}
-	want, err := ifMatch(c.R.Header.Get("If-Match"))
-	if err != nil {
-		return err
-	}
+	want := c.R.Header["If-Match"]
 	patch, err := c.configBytes("application/merge-patch+json")
 	if err != nil {
 		return err
@@ -157,7 +171,7 @@ func (s *Server) patchStream(c *Call) error {
 	defer cancel()
 	for try := 0; ; try++ {
 		info, err := s.dep.Streams.Get(ctx, name)
-		if err == nil && want != 0 && info.Version != want {
+		if err == nil && want != nil && !names(want, etag(info.Version), false) {
 			err = versionMismatch(info.Version)
 		}
 		cfg := info.Config
@@ -170,7 +184,7 @@ func (s *Server) patchStream(c *Call) error {
 		if err == nil {
 			return c.stream(http.StatusOK, info)
 		}
-		if raced := wire.CodeOf(err) == "version-mismatch"; !raced || want != 0 || try == 3 {
+		if raced := wire.CodeOf(err) == "version-mismatch"; !raced || try == 3 {
 			return err
 		}
 	}
@@ -178,18 +192,6 @@ func (s *Server) patchStream(c *Call) error {
 
 func versionMismatch(now uint64) error {
 	return NewProblem(http.StatusPreconditionFailed, codePrecondition, "the stream's ETag is "+etag(now)+" now; read it again")
-}
-
-// ifMatch reads an ETag of ours; 0 is any.
-func ifMatch(v string) (uint64, error) {
-	if v == "" || v == "*" {
-		return 0, nil
-	}
-	n, err := strconv.ParseUint(strings.Trim(v, `"`), 10, 64)
-	if err != nil || n == 0 || etag(n) != v {
-		return 0, NewProblem(http.StatusPreconditionFailed, codePrecondition, "If-Match "+clip(v)+" is no ETag of this stream")
-	}
-	return n, nil
 }
 
 // mergeConfig patches cfg: null takes a field, or one rule of affinity or pin, back to its default.
@@ -245,6 +247,9 @@ func (s *Server) deleteStream(c *Call) error {
 	if v, _ := c.Query("confirm"); v != name {
 		return NewProblem(http.StatusBadRequest, codeConfirm,
 			"deleting stream "+name+" removes all its events for good; confirm with ?confirm="+name)
+	}
+	if c.R.Header["If-Match"] != nil { // it cannot be held to it, and must not act as if it could
+		return invalid("If-Match belongs to PATCH; DELETE takes none")
 	}
 	ctx, cancel, err := c.Deadline(s.live().PublishDeadline)
 	if err != nil {

@@ -47,6 +47,29 @@ func TestStreamLifeCycle(t *testing.T) {
 	w.expect(404, "stream-not-found", "GET", "/v1/streams/a", "")
 }
 
+func TestConditionsAreHeldTo(t *testing.T) {
+	w := newWorld(t)
+	w.expect(201, "", "PUT", "/v1/streams/a", "")
+	for value, status := range map[string]int{`"1"`: 304, `W/"1"`: 304, `"7", W/"1"`: 304, `*`: 304, `"7"`: 200, `1`: 200, ``: 200} {
+		for _, method := range []string{"GET", "HEAD"} {
+			if rec := w.do(method, "/v1/streams/a", "", "If-None-Match: "+value); rec.Code != status || rec.Header().Get("ETag") != `"1"` {
+				t.Errorf("%s If-None-Match %s: %d %v, want %d", method, value, rec.Code, rec.Header(), status)
+			}
+		}
+	}
+	const patch, same = "/v1/streams/a", `{"min_copies":1}`
+	for _, value := range []string{`"7"`, `W/"1"`, `1`, ``, `"7","8"`} {
+		w.expect(412, codePrecondition, "PATCH", patch, same, jsonType, "If-Match: "+value)
+	}
+	w.expect(200, "", "PATCH", patch, same, jsonType, `If-Match: "7", "1"`)
+	w.expect(200, "", "PATCH", patch, same, jsonType, `If-Match: "7"`, `If-Match: "2"`)
+	w.expect(200, "", "PATCH", patch, same, jsonType, `If-Match: *`)
+	// What cannot be held to is refused, not overlooked.
+	w.expect(400, codeInvalid, "DELETE", "/v1/streams/a?confirm=a", "", `If-Match: "7"`)
+	w.expect(400, codeInvalid, "PUT", "/v1/streams/a", "", `If-Match: "7"`)
+	w.expect(204, "", "DELETE", "/v1/streams/a?confirm=a", "")
+}
+
 func TestConfigBodiesAreStrict(t *testing.T) {
 	w := newWorld(t)
 	for body, want := range map[string]string{
