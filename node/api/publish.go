@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/skeinmesh/skein/flow"
 	"github.com/skeinmesh/skein/flow/batch"
@@ -170,7 +171,7 @@ func (c *Call) readEvent(rec *batch.Record) (body []byte, release func(), err er
 		rec.ContentType = ct
 	default:
 		mt, _, err := mime.ParseMediaType(ct)
-		if err != nil || len(ct) > batch.MaxAttr {
+		if err != nil || len(ct) > batch.MaxAttr || !utf8.ValidString(ct) {
 			return nil, nil, NewProblem(http.StatusUnsupportedMediaType, codeMediaType, "Content-Type "+strconv.Quote(clip(ct))+" is malformed")
 		}
 		if mt == ceBatch {

@@ -520,6 +520,52 @@ func TestBadCloudEventsAreRefused(t *testing.T) {
 	}
 }
 
+func TestTraceContextNeitherMixesNorRefuses(t *testing.T) {
+	const parent, state = "Traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "Tracestate: of=request"
+	w := newWorld(t)
+	full := make([]string, batch.MaxHeaders)
+	for i := range full {
+		full[i] = fmt.Sprintf(`"h%d":"v"`, i)
+	}
+	for name, headers := range map[string]string{"state": `"tracestate":"of=event"`, "full": strings.Join(full, ","), "none": ""} {
+		w.expect(200, "", "POST", "/v1/streams/"+name+"/events/batch?envelope", `{"value":1,"headers":{`+headers+`}}`,
+			"Content-Type: application/x-ndjson", parent, state)
+	}
+	body := w.do("GET", "/v1/streams/state/events?from=earliest&until=end", "").Body.String()
+	if strings.Count(body, `"tracestate"`) != 1 || !strings.Contains(body, "of=event") {
+		t.Errorf("the event has %s", body)
+	}
+	if got := w.all("none")[0]["headers"].(map[string]any); got["tracestate"] != "of=request" || got["traceparent"] == nil {
+		t.Errorf("the event without a trace has %v", got)
+	}
+}
+
+func TestTheEpochIsATimeLikeAnyOther(t *testing.T) {
+	w := newWorld(t)
+	for _, at := range []string{"1970-01-01T00:00:00Z", "1970-01-01T01:00:00+01:00", "1969-12-31T23:59:59.999Z"} {
+		w.expect(200, "", "POST", "/v1/streams/a/events/batch?envelope", `{"value":1,"time":"`+at+`"}`, "Content-Type: application/x-ndjson")
+	}
+	want := map[any]int{"1970-01-01T00:00:00Z": 2, "1969-12-31T23:59:59.999Z": 1}
+	for _, e := range w.all("a") {
+		headers, _ := e["headers"].(map[string]any)
+		want[headers["ce-time"]]--
+	}
+	for at, n := range want {
+		if n != 0 {
+			t.Errorf("%v: %d too few", at, n)
+		}
+	}
+}
+
+func TestContentTypesComeBackAsTheyWere(t *testing.T) {
+	w := newWorld(t)
+	w.expect(415, codeMediaType, "POST", "/v1/streams/a/events", "x", "Content-Type: text/plain; x=\"\xff\"")
+	w.expect(200, "", "POST", "/v1/streams/a/events", "x", "Content-Type: text/plain; x=\"ü\"")
+	if got := w.all("a")[0]["content_type"]; got != "text/plain; x=\"ü\"" {
+		t.Errorf("content type %v", got)
+	}
+}
+
 // raw speaks HTTP by hand.
 func (w *world) raw(text string) (*http.Response, error) {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(w.url(), "http://"))

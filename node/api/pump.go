@@ -176,6 +176,7 @@ func (m *pump) put(p piece) error {
 		if err := m.begin(false); err != nil {
 			return err
 		}
+		m.dirty = p.end // an answer without events still says where it ended
 	}
 	if len(p.buf) > 0 {
 		if err := m.send(p.buf); err != nil {

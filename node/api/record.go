@@ -229,12 +229,18 @@ func contentType(b []byte) string {
 	return string(b)
 }
 
+// timeHeader is the publisher's own time among an event's headers.
+const timeHeader = "ce-time"
+
 func setTime(rec *batch.Record, text string) error {
 	t, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
 		return lineError("time %q is not RFC 3339, such as 2026-01-31T12:00:00Z", clip(text))
 	}
-	rec.Time = t.UnixMilli()
+	if rec.Time = t.UnixMilli(); rec.Time == 0 {
+		// The record's zero is no time at all: the epoch itself is kept under the name that readers find it by.
+		rec.Headers = append(rec.Headers, batch.Header{Name: timeHeader, Value: t.UTC().Format(time.RFC3339)})
+	}
 	return nil
 }
 
@@ -252,7 +258,7 @@ func setHeaders(rec *batch.Record, raw []byte) error {
 			err = lineError("header %q is empty or given twice", clip(k))
 			return -1
 		}
-		if k == "ce-time" {
+		if k == timeHeader {
 			if err = setTime(rec, v); err != nil {
 				return -1
 			}
@@ -290,11 +296,13 @@ func traceHeaders(h http.Header) []batch.Header {
 	return out
 }
 
-// addTrace gives rec the trace context of its request, unless it has one of its own.
+// addTrace gives rec the trace context of its request, unless it has one of its own, in whole or in part, or as many headers as there
+// may be: a trace is no reason to refuse an event.
 func addTrace(rec *batch.Record, trace []batch.Header) {
-	if trace != nil && !hasHeader(rec.Headers, "traceparent") {
-		rec.Headers = append(rec.Headers, trace...)
+	if len(rec.Headers)+len(trace) > batch.MaxHeaders || hasHeader(rec.Headers, "traceparent") || hasHeader(rec.Headers, "tracestate") {
+		return
 	}
+	rec.Headers = append(rec.Headers, trace...)
 }
 
 // validTraceparent checks version-trace-span-flags: 2, 32, 16 and 2 hexadecimal digits.

@@ -95,6 +95,19 @@ func TestLinesCarryEnvelopesAndACursorAtEachFlush(t *testing.T) {
 	}
 }
 
+func TestAnswerWithoutEventsSaysWhereItEnded(t *testing.T) {
+	w := newWorld(t)
+	w.seed("a", 3)
+	rec := w.do("GET", "/v1/streams/a/events?from=latest&until=end", "")
+	if !strings.HasPrefix(rec.Body.String(), `{"cursor":"`) {
+		t.Fatalf("lines: %q", rec.Body)
+	}
+	rec = w.do("GET", "/v1/streams/a/events?from=latest&until=end", "", "Accept: text/event-stream")
+	if strings.Count(rec.Body.String(), `{"cursor":"`) != 1 || !strings.Contains(rec.Body.String(), "event: end\nid: ") {
+		t.Fatalf("event stream: %q", rec.Body)
+	}
+}
+
 func TestReaderThatCatchesUpIsToldItsPlaceOnTheWay(t *testing.T) {
 	w := newWorld(t)
 	const events, each = 8000, 250 // some 2 MB, which the reader never waits for
