@@ -71,8 +71,8 @@ func (c *Call) pacedBody() *pacedReader {
 }
 
 func (p *pacedReader) Read(b []byte) (int, error) {
-	// Moving the deadline costs a timer: once per 64 KiB is often enough.
-	if !p.on || p.n-p.armed >= 64<<10 {
+	// Before each read that has more behind it: a deadline from further back would cut a client that keeps to the rate.
+	if !p.on || p.n > p.armed {
 		p.on, p.armed = true, p.n
 		// Not every ResponseWriter has a connection behind it; then nothing is slow either.
 		_ = p.ctl.SetReadDeadline(p.start.Add(p.grace + time.Duration(p.n/p.rate)*time.Second))

@@ -21,6 +21,7 @@ type Call struct {
 	ID string
 
 	s       *Server
+	start   time.Time
 	w       recorder
 	route   *Route
 	path    [4]pathValue

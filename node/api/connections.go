@@ -1,9 +1,9 @@
 package api
 
 import (
+	"fmt"
 	"net"
 	"net/http"
-	"strconv"
 	"sync/atomic"
 	"time"
 )
@@ -14,14 +14,17 @@ type connections struct {
 	most int64
 	met  *metrics
 	open atomic.Int64
+
+	refusal []byte
 }
 
-// refusedAnswer goes to a connection above the bound, whatever it wanted to ask.
-var refusedAnswer = []byte("HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Type: application/problem+json\r\n" +
-	"Content-Length: " + strconv.Itoa(len(refusedBody)) + "\r\n\r\n" + refusedBody)
-
-const refusedBody = `{"type":"urn:skein:problem:overloaded","title":"Service Unavailable","status":503,` +
-	`"detail":"this node has as many connections as it takes; try another one","code":"overloaded","retryable":true,"retry_after_ms":1000}`
+// refusal is the answer to a connection above the bound, whatever it wanted to ask.
+func refusal(node string) []byte {
+	p := overloaded("this node has as many connections as it takes; try another one")
+	body := appendProblem(nil, p, node, "")
+	return fmt.Appendf(nil, "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"+
+		"Content-Type: application/problem+json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+}
 
 // state follows the life of connections; it is the ConnState hook of the HTTP server, which may call it concurrently.
 func (n *connections) state(c net.Conn, s http.ConnState) {
@@ -33,7 +36,7 @@ func (n *connections) state(c net.Conn, s http.ConnState) {
 		n.met.refusedConns.Inc()
 		// The answer fits into the empty buffer of a new socket. The server finds the connection closed, and says so here.
 		_ = c.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
-		_, _ = c.Write(refusedAnswer)
+		_, _ = c.Write(n.refusal)
 		_ = c.Close()
 	case http.StateClosed, http.StateHijacked:
 		n.open.Add(-1)

@@ -53,11 +53,20 @@ func (s *Server) readyz(c *Call) error {
 	return c.JSON(status, body)
 }
 
+// maxScrapes is how many pages of metrics are gathered at once: each costs memory and a walk over all groups.
+const maxScrapes = 4
+
 func (s *Server) metricsPage(c *Call) error {
 	if s.dep.Gatherer == nil {
 		return c.Bytes(http.StatusOK, "text/plain; version=0.0.4; charset=utf-8", nil)
 	}
-	promhttp.HandlerFor(s.dep.Gatherer, promhttp.HandlerOpts{MaxRequestsInFlight: 4}).ServeHTTP(c.W, c.R)
+	select {
+	case s.scrapes <- struct{}{}:
+		defer func() { <-s.scrapes }()
+	default:
+		return overloaded("as many scrapes of the metrics are running as the node takes at once")
+	}
+	promhttp.HandlerFor(s.dep.Gatherer, promhttp.HandlerOpts{}).ServeHTTP(c.W, c.R)
 	return nil
 }
 

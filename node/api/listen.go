@@ -21,6 +21,9 @@ func Listen(cfg Config, authenticated bool) (net.Listener, error) {
 			"read and delete; listen on 127.0.0.1, create a token, or set insecure: true", cfg.Addr)
 	}
 	ln, err := net.Listen("tcp", cfg.Addr)
+	if sys, ok := errors.AsType[syscall.Errno](err); ok {
+		err = sys // its wrapping repeats the address
+	}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("http.addr: %s is taken by another process; stop it or choose another port: %w", cfg.Addr, err)
@@ -29,7 +32,7 @@ func Listen(cfg Config, authenticated bool) (net.Listener, error) {
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return nil, fmt.Errorf("http.addr: %s is not an address of this host: %w", cfg.Addr, err)
 	case err != nil:
-		return nil, fmt.Errorf("http.addr: %w", err)
+		return nil, fmt.Errorf("http.addr: %s: %w", cfg.Addr, err)
 	}
 	return ln, nil
 }

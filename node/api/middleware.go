@@ -14,8 +14,7 @@ import (
 
 // serve is the chain that each request passes: identity, host, origin, route, query, caller, handler.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
-	start := time.Now()
-	c := &Call{R: r, s: s, route: unrouted}
+	c := &Call{R: r, s: s, start: time.Now(), route: unrouted}
 	c.w.ResponseWriter = w
 	c.W = &c.w
 	c.ID = s.requestID(r)
@@ -26,9 +25,9 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		if v := recover(); v != nil {
 			s.recovered(c, v)
 		}
-		s.met.done(c, time.Since(start))
+		s.met.done(c, time.Since(c.start))
 		s.log.Debug("request", "request", c.ID, "method", r.Method, "route", c.route.Pattern, "status", c.w.status,
-			"code", c.problem, "bytes", c.w.bytes, "took", time.Since(start), "remote", r.RemoteAddr)
+			"code", c.problem, "bytes", c.w.bytes, "took", time.Since(c.start), "remote", r.RemoteAddr)
 	}()
 	err := s.admit(c)
 	if err == nil {

@@ -22,7 +22,7 @@ type Problem struct {
 	RetryAfter time.Duration
 	// Earliest is the first offset that still exists, with offset-expired.
 	Earliest *uint64
-	// Allow lists the methods that a route has, with 405; Accept what it can take or give, with 406 and 415.
+	// Allow lists the methods that a route has, with 405.
 	Allow string
 	cause error // for the log, never for the client
 }
@@ -248,12 +248,19 @@ func (c *Call) JSON(status int, v any) error {
 	return c.Bytes(status, contentJSON, append(b, '\n'))
 }
 
+// answerTime is how long a whole answer may take to be written.
+const answerTime = 30 * time.Second
+
 // Bytes answers with a whole body. It returns nil: a client that left needs no answer.
 func (c *Call) Bytes(status int, contentType string, body []byte) error {
 	h := c.w.Header()
 	h.Set("Content-Type", contentType)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	h.Set("X-Content-Type-Options", "nosniff")
+	if time.Since(c.start) > c.s.cfg.MaxWait {
+		// A body that came slowly used up the time for the answer.
+		_ = http.NewResponseController(c.w.ResponseWriter).SetWriteDeadline(time.Now().Add(answerTime))
+	}
 	c.w.WriteHeader(status)
 	_, _ = c.w.Write(body)
 	return nil

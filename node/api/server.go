@@ -26,6 +26,7 @@ type Server struct {
 	reserveWait time.Duration
 	now         func() time.Time
 	subs        atomic.Int64
+	scrapes     chan struct{} // one in it for each of /metrics being written
 	conns       connections
 	reqBase     string
 	reqSeq      atomic.Uint64
@@ -69,7 +70,8 @@ func New(cfg Config, dep Deps) (*Server, error) {
 		return nil, errors.New("api: Publisher, Subscriber, Streams and Mesh are required")
 	}
 	s := &Server{cfg: cfg, dep: dep, log: dep.Log, budget: dep.Budget, now: time.Now, drain: make(chan struct{}), reserveWait: reserveWait,
-		origin: http.NewCrossOriginProtection(), reqBase: requestBase()}
+		scrapes: make(chan struct{}, maxScrapes),
+		origin:  http.NewCrossOriginProtection(), reqBase: requestBase()}
 	s.Reload(cfg)
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -86,7 +88,7 @@ func New(cfg Config, dep Deps) (*Server, error) {
 		return nil, fmt.Errorf("api: %w", err)
 	}
 	s.met = newMetrics(dep.Registerer, s.router.all, s.conns.open.Load)
-	s.conns.most, s.conns.met = int64(cfg.MaxConnections), s.met
+	s.conns.most, s.conns.met, s.conns.refusal = int64(cfg.MaxConnections), s.met, refusal(cfg.Identity.Node)
 	return s, nil
 }
 
@@ -101,7 +103,7 @@ func (s *Server) Run(ctx context.Context, ln net.Listener) error {
 		ReadHeaderTimeout: s.cfg.ReadHeaderTimeout,
 		IdleTimeout:       s.cfg.IdleTimeout,
 		// Handlers that take longer move the deadline themselves; this one is for answers that nobody reads.
-		WriteTimeout:   s.cfg.MaxWait + 30*time.Second,
+		WriteTimeout:   s.cfg.MaxWait + answerTime,
 		MaxHeaderBytes: s.cfg.MaxHeaderBytes,
 		ConnState:      s.conns.state,
 		ErrorLog:       slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),

@@ -458,6 +458,9 @@ func TestConnectionsAboveTheBoundAreToldAndClosed(t *testing.T) {
 	if answer != "" && !strings.Contains(answer, "503") {
 		t.Errorf("the third connection was answered %q", answer)
 	}
+	if b := string(w.s.conns.refusal); !strings.Contains(b, `"node":"n1"`) || !strings.Contains(b, `"retry_after_ms":1000`) {
+		t.Errorf("the refusal is %q", b)
+	}
 	if page := w.do("GET", "/metrics", "").Body.String(); !strings.Contains(page, "skein_http_connections_refused_total 1") {
 		t.Error("the refusal is not counted")
 	}
