@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
@@ -208,6 +209,36 @@ func TestBatchesThatNobodyWaitsForEndWithTheirConnection(t *testing.T) {
 	s.settle(&wire.Error{Kind: wire.KindNotOwner})
 	if len(s.inflight) != 0 || s.id != [16]byte{} {
 		t.Errorf("%d batches still in flight", len(s.inflight))
+	}
+}
+
+// It is left when another owner is known, which may be just when a send that had blocked goes through.
+func TestBatchesOfAConnectionThatIsLeftAreKept(t *testing.T) {
+	inMesh(t, 1, nil, func(t *testing.T, m *mesh) {
+		for range 20 { // what ends the connection is seen in any order
+			st, _ := scripted(t)
+			s := newSession(m.nodes[0].broker, "orders", &catalog.Partition{})
+			s.id = [16]byte{1}
+			inFlight(s, 2)
+			ctx, leave := context.WithCancel(t.Context())
+			leave()
+			p := pump{s: s, st: st, credit: 1, leave: leave, acks: make(chan *publishAck, 2), failed: make(chan error, 1)}
+			s.settle(p.run(ctx))
+			if len(s.inflight) != 2 || s.renewed {
+				t.Fatalf("%d batches are kept", len(s.inflight))
+			}
+		}
+	})
+}
+
+func TestEventsThatWereNotSentAreNotUnknown(t *testing.T) {
+	s := newSession(&Broker{}, "orders", &catalog.Partition{})
+	rec, req := event("k", "v"), newRequest(1)
+	s.add(&rec, batch.Identity{}, req, 0)
+	s.setState(false, errGone)
+	s.abandon(req)
+	if err := req.results[0].Err; wire.CodeOf(err) != wire.CodeNoQuorum {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -76,7 +76,7 @@ func (p *pump) run(life context.Context) error {
 			}
 			idle.Reset(sessionIdle)
 		case <-life.Done():
-			return context.Cause(life)
+			return p.drain(wire.AsError(context.Cause(life))) // it was left for another owner, or the node stops
 		}
 	}
 }

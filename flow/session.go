@@ -187,6 +187,9 @@ func (s *session) refusalLocked() error {
 	if e := wire.AsError(s.lastErr); s.lastErr != nil && e.Code != "" && (e.Kind == wire.KindUnavailable || e.Kind == wire.KindNoCredit) {
 		return s.lastErr
 	}
+	if wire.KindOf(s.lastErr) == wire.KindOutcomeUnknown { // the outcome of what was sent
+		return noAnswer(s.group, s.lastErr)
+	}
 	return noOwner(s.group, s.lastErr)
 }
 
