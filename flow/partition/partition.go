@@ -167,8 +167,9 @@ func skipped(dups []Dup) []uint32 {
 	return skip
 }
 
-// store appends a batch to the segments. Its identities stay behind: the store and the checkpoints have them.
+// store appends a batch to the segments. Its identities are taken out: the store and the checkpoints have them.
 func (p *Partition) store(m *batch.Meta, payload []byte) error {
+	m.Identities = nil
 	segs := p.v.segs // only this goroutine changes it
 	switch next := segs.Next(); {
 	case m.Next() <= next:
@@ -176,9 +177,7 @@ func (p *Partition) store(m *batch.Meta, payload []byte) error {
 	case m.Base != next:
 		return corrupt("the segments end at offset %d, the state at %d", next, m.Base)
 	}
-	kept := *m
-	kept.Identities = nil
-	return segs.Append(&kept, payload)
+	return segs.Append(m, payload)
 }
 
 // stored checks a batch that the segments have already: a snapshot brought it that was not installed in the end.

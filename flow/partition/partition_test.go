@@ -162,6 +162,22 @@ func TestMemoryOfDuplicatesIsBounded(t *testing.T) {
 	}
 }
 
+func TestForgottenDuplicatesMakeRoomForOutcomes(t *testing.T) {
+	h := mustHost(t, Config{})
+	many := make([]rec, dupsKept)
+	for i := range many {
+		many[i] = rec{id: 1}
+	}
+	h.apply(openEntry(11, sessionA, 1000), batchEntry(12, sessionA, 1, 1000, many...))
+	for i := range uint64(outcomesKept - 1) {
+		h.apply(batchEntry(13+i, sessionA, 2+i, 1000, rec{value: "a"}))
+	}
+	h.apply(batchEntry(100, sessionA, 1+outcomesKept, 1000, rec{id: 1}, rec{id: 1}))
+	if n := len(h.p.st.sessions.open[sessionA].outcomes); n != outcomesKept {
+		t.Errorf("%d outcomes kept", n)
+	}
+}
+
 func TestDuplicatesAreSkippedAndReported(t *testing.T) {
 	h := mustHost(t, Config{})
 	res := h.apply(openEntry(11, sessionA, 1000), openEntry(12, sessionB, 1000),
@@ -268,6 +284,21 @@ func TestRetentionProposesByAgeAndBySize(t *testing.T) {
 	}
 	if start, ok := h.p.RetentionTrim(1300); !ok || start < 80 || start > 95 {
 		t.Errorf("by size: %d %v", start, ok)
+	}
+}
+
+func TestRetentionBySizeCountsWhatIsStored(t *testing.T) {
+	h := mustHost(t, Config{})
+	h.apply(openEntry(11, sessionA, 1000))
+	for i := range uint64(50) {
+		var recs []rec
+		for j := range byte(100) {
+			recs = append(recs, rec{id: 1 + j, value: fmt.Sprint(i, j)})
+		}
+		h.apply(batchEntry(12+i, sessionA, 1+i, 1000+int64(i)*11*minuteMS, recs...))
+	}
+	if counted := int64(h.p.st.sizes.total); counted != h.p.Bytes() {
+		t.Errorf("counted %d bytes, there are %d", counted, h.p.Bytes())
 	}
 }
 

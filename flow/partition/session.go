@@ -152,11 +152,11 @@ func (t *sessions) record(id SessionID, o outcome, b log.Batch) {
 	s := t.open[id]
 	s.outcomes = append(s.outcomes, o)
 	b.Set(t.keys.outcome(id, o.seq), appendOutcome(nil, &o))
-	dups := 0
-	for i := range s.outcomes {
-		dups += len(s.outcomes[i].dups)
-	}
 	drop := max(0, len(s.outcomes)-outcomesKept) // its key was overwritten: same slot
+	dups := 0
+	for i := range s.outcomes[drop:] {
+		dups += len(s.outcomes[drop+i].dups)
+	}
 	for i := drop; i < len(s.outcomes)-1 && dups > dupsKept; i++ {
 		dups -= len(s.outcomes[i].dups)
 		b.Delete(t.keys.outcome(id, s.outcomes[i].seq))
