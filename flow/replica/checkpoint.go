@@ -67,10 +67,20 @@ func (h *Host) Checkpoint(ctx context.Context) error {
 		return err
 	}
 	for _, m := range marks {
-		h.cfg.Journal.Release(m.g.id, m.applied)
+		h.release(m.g, m.applied)
 	}
 	h.metrics.checkpoints.Inc()
 	return nil
+}
+
+// release lets the journal drop what a replica has applied, while it is the one that is here: of a newer one that was born meanwhile
+// nothing may be durable yet. The journal only notes it.
+func (h *Host) release(g *Group, applied uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.groups[g.id] == g {
+		h.cfg.Journal.Release(g.id, applied)
+	}
 }
 
 // syncGroup syncs one group's bulk data; false when the group stopped meanwhile: nothing of it may be released.
