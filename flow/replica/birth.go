@@ -70,7 +70,7 @@ func (h *Host) Create(ctx context.Context, b Birth) error {
 		if done, err := h.meets(g, b); done {
 			return err
 		}
-		// The record names a newer replica here and not the one we hold: that one was removed, or never came to be.
+		// The record names a newer replica here and not the one we hold: that one never came to be.
 		if err := h.remove(g.id); err != nil {
 			return err
 		}
@@ -95,6 +95,9 @@ func (h *Host) Create(ctx context.Context, b Birth) error {
 		Compacted: *w.Reset}
 	g, err := h.open(b, gs)
 	if err != nil {
+		if log.IsDiskFull(err) {
+			h.reopenLater(b) // it is born: who asks again is told of a conflict
+		}
 		return err
 	}
 	if !b.Empty && (b.Members[0].ID == b.Self) {
@@ -143,7 +146,9 @@ func (h *Host) checkBirth(b Birth) error {
 	return nil
 }
 
-// meets compares a birth record with the replica that is here. done is false when that replica must give way.
+// meets compares a birth record with the replica that is here. done is false when that replica must give way: one that never came to
+// be, for its owner lost the ownership first. The next owner may have given its id to another node. One that holds state does not: the
+// record may be that of an owner that was cut off before the replica became a member.
 func (h *Host) meets(g *Group, b Birth) (done bool, err error) {
 	have := g.birth.Self
 	switch {
@@ -151,7 +156,7 @@ func (h *Host) meets(g *Group, b Birth) (done bool, err error) {
 		return true, nil
 	case have > b.Self:
 		return true, &wire.Error{Kind: wire.KindFenced, Op: "create replica", Detail: "a newer replica of the group is here"}
-	case slices.ContainsFunc(b.Members, func(m Member) bool { return m.ID == have }):
+	case g.applied.Load() > 0 || slices.ContainsFunc(b.Members, func(m Member) bool { return m.ID == have && m.Node == h.cfg.Self }):
 		return true, wire.Errorf(wire.KindConflict, "", "replica %d of the group is on this node already", have)
 	}
 	return false, nil

@@ -207,6 +207,7 @@ func (g *Group) drainReady() {
 	for g.rn.HasReady() {
 		rd := g.rn.Ready()
 		g.indexProposals(rd.Entries)
+		g.plan.noteConf(rd.Entries)
 		g.noteReadStates(rd.ReadStates)
 		for _, m := range rd.Messages {
 			switch m.GetTo() {

@@ -28,13 +28,13 @@ func (g *Group) settle() {
 	g.role, g.term, g.lead = role, term, lead
 	if lost {
 		g.h.metrics.owned.Dec()
-		g.plan.reset()
 		g.failProposals()
 	}
 	if won {
 		g.h.metrics.owned.Inc()
 		g.h.metrics.elections.Inc()
 		g.campaigns = 0
+		g.plan.reset()
 		g.log.Info("became owner", "term", term)
 	}
 	if role != raft.StateLeader {

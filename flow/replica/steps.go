@@ -18,6 +18,7 @@ type planState struct {
 	pending   bool
 	pendingAt uint64 // tick at which the step was started
 	confAt    uint64 // confSeq then
+	confIndex uint64 // of the last configuration change seen in the log
 	seenConf  uint64 // confSeq last published
 	tried     ring.ReplicaID
 	lastStep  time.Time
@@ -27,11 +28,21 @@ type planState struct {
 
 // reset forgets the tenure's doings.
 func (p *planState) reset() {
-	p.pending, p.failures, p.homeSince, p.next = false, 0, time.Time{}, 0
+	p.pending, p.failures, p.homeSince, p.next, p.confIndex = false, 0, time.Time{}, 0, 0
 }
 
-// stepTimeout is how many looks a step may stay without effect before the owner tries again.
+// stepTimeout is how many looks a step may stay without effect before the owner tries again. One that is in the log and not applied yet
+// still has its effect to come, however long the disk takes.
 const stepTimeout = 40
+
+// noteConf notes where the log holds a configuration change.
+func (p *planState) noteConf(es []*pb.Entry) {
+	for _, e := range es {
+		if e.GetType() == pb.EntryConfChangeV2 {
+			p.confIndex = e.GetIndex()
+		}
+	}
+}
 
 // planTick looks at the membership now and then, and starts the next step.
 func (g *Group) planTick() {
@@ -40,7 +51,7 @@ func (g *Group) planTick() {
 		return
 	}
 	p.next = g.ticks + p.every + g.h.jitter(p.every)
-	if p.pending && (g.confSeq != p.confAt || g.ticks > p.pendingAt+stepTimeout*p.every) {
+	if p.pending && (g.confSeq != p.confAt || (g.ticks > p.pendingAt+stepTimeout*p.every && g.st.applied.Index >= p.confIndex)) {
 		p.pending = false
 	}
 	now := time.Now()

@@ -1,0 +1,116 @@
+package replica
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/skeinmesh/skein/flow/log"
+	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/transport/wire"
+)
+
+func TestReplicaThatMetAFullDiskAtItsBirthComesBackWhenThereIsSpace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, 1, 7)
+		n := m.nodes[0]
+		var full atomic.Bool
+		full.Store(true)
+		m.tune = func(c *Config) {
+			open := c.Factories[KindPartition]
+			c.Factories[KindPartition] = func(b Birth, prefix []byte) (StateMachine, error) {
+				if full.Load() {
+					return nil, &wire.Error{Kind: wire.KindUnavailable, Code: wire.CodeDiskFull}
+				}
+				return open(b, prefix)
+			}
+		}
+		n.start()
+		g := testGroup(1)
+		b := m.birth(g, 0)
+		b.Self = 1
+		if err := n.host.Create(context.Background(), b); !log.IsDiskFull(err) {
+			t.Fatalf("got %v", err)
+		}
+		full.Store(false)
+		m.await("the replica", func() bool { _, ok := n.host.Group(g); return ok })
+		if err := n.host.Create(context.Background(), b); err != nil {
+			t.Fatal(err)
+		}
+		m.propose(g, "a")
+		m.stop()
+	})
+}
+
+func TestReplicaThatNeverCameToBeGivesWayThoughItsIDWentToAnotherNode(t *testing.T) {
+	inMesh(t, 3, func(m *mesh) {
+		m.fixed = true
+		g := testGroup(1)
+		m.found(g, 0)
+		ctx := context.Background()
+		owner, n := m.nodes[0].id, m.nodes[1]
+		on := func(id ring.ReplicaID, node int) Member { return Member{ID: id, Node: m.nodes[node].id, Learner: true} }
+		b := m.birth(g, 0)
+		b.Empty = true
+		born := func(self ring.ReplicaID, more ...Member) error {
+			b := b
+			b.Self, b.Members = self, append(slices.Clone(b.Members), more...)
+			_, err := n.host.HandleBirth(ctx, owner, encodeBirth(b))
+			return err
+		}
+		if err := born(2, on(2, 1)); err != nil {
+			t.Fatal(err)
+		}
+		// The owner died, and the next one, which had not heard of it, gave the id to another node.
+		if err := born(3, on(2, 2), on(3, 1)); err != nil {
+			t.Fatal(err)
+		}
+		if r, ok := n.host.Group(g); !ok || r.Birth().Self != 3 {
+			t.Fatal("the former replica is still there")
+		}
+	})
+}
+
+func TestBirthRecordDoesNotRemoveAReplicaThatHoldsState(t *testing.T) {
+	inMesh(t, 2, func(m *mesh) {
+		g := testGroup(1)
+		m.found(g, 0)
+		m.await("a second copy", func() bool { return m.propose(g, "x").Copies == 2 })
+		n := m.nodes[1]
+		have := m.group(1, g).Birth().Self
+		// An owner that was cut off does not know of the replica, and names another one.
+		b := m.birth(g, 0)
+		b.Empty, b.Self = true, have+5
+		b.Members = append(b.Members, Member{ID: b.Self, Node: n.id, Learner: true})
+		if _, err := n.host.HandleBirth(context.Background(), m.nodes[0].id, encodeBirth(b)); wire.KindOf(err) != wire.KindConflict {
+			t.Errorf("got %v", err)
+		}
+		if r, ok := n.host.Group(g); !ok || r.Birth().Self != have {
+			t.Fatal("the replica was removed")
+		}
+		if o := m.propose(g, "y"); o.Copies != 2 {
+			t.Fatalf("%d copies", o.Copies)
+		}
+	})
+}
+
+func TestLearnerIsNotReplacedWhileItsConfigurationChangeIsUnderWay(t *testing.T) {
+	inMesh(t, 1, func(m *mesh) {
+		g := testGroup(1)
+		m.found(g, 0)
+		m.propose(g, "a")
+		m.nodes[0].journal.hold(true) // as on a full disk
+		second := &node{m: m, i: 1, journal: newMemJournal(), store: newMemStore(), bulks: map[ring.GroupID]*bulk{}}
+		second.id[0], second.id[15] = 0xaa, 2
+		m.mu.Lock()
+		m.nodes = append(m.nodes, second)
+		m.mu.Unlock()
+		second.start()
+		time.Sleep(time.Minute)
+		m.nodes[0].journal.hold(false)
+		m.await("a second copy", func() bool { return m.propose(g, "x").Copies == 2 })
+	})
+}
