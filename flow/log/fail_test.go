@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -119,5 +120,47 @@ func TestStoreKeepsFlushedCommitsAndLosesOnlyASuffix(t *testing.T) {
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestJournalThatClosesWhileItMakesAFileHasNotFailed(t *testing.T) {
+	j, err := smallJournal(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Close(); err != nil { // the writer has ended: its part can be played
+		t.Fatal(err)
+	}
+	for _, size := range []int64{0, 64 << 10} {
+		if err := j.w.roll(size); wire.KindOf(err) != wire.KindClosed || j.Err() != nil {
+			t.Fatalf("a file for %d bytes: %v; the journal failed: %v", size, err, j.Err())
+		}
+	}
+}
+
+func TestJournalLeavesNoSpareFileBehindWhenItIsKilledWhileItOpens(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"spare-a", "spare-b"} {
+		if err := os.WriteFile(filepath.Join(dir, name), make([]byte, 8<<10), 0o640); err != nil {
+			t.Fatal(err)
+		}
+	}
+	killed := FileJournal{cfg: JournalConfig{Dir: dir, FileBytes: 8 << 10}}
+	for range 2 {
+		_, kept, err := killed.listFiles()
+		if err != nil || kept == nil {
+			t.Fatalf("no spare file is kept: %v", err)
+		}
+		if _, err := os.Stat(kept.path); err != nil {
+			t.Fatal(err)
+		}
+		_ = kept.f.Close()
+	}
+	killed.cfg.FileBytes *= 2 // it is of no use any more
+	if _, kept, err := killed.listFiles(); err != nil || kept != nil {
+		t.Fatalf("kept %v, %v", kept, err)
+	}
+	if list, err := os.ReadDir(dir); err != nil || len(list) > 0 {
+		t.Fatalf("left behind: %v, %v", list, err)
 	}
 }

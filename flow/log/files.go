@@ -189,6 +189,9 @@ func (w *writer) takeSpare(size int64) (spare, error) {
 		if s.err == nil {
 			return s, nil
 		}
+		if j.prep.ctx.Err() != nil {
+			return spare{}, ErrClosed // the making was called off
+		}
 		if !IsDiskFull(s.err) {
 			return spare{}, ioError("journal preallocate", s.err)
 		}

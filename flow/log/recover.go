@@ -68,6 +68,9 @@ func (j *FileJournal) listFiles() (seqs []uint64, kept *spare, err error) {
 		if kept == nil && !strings.HasSuffix(path, tmpSuffix) {
 			kept = j.keepSpare(path)
 		}
+		if kept != nil && path == kept.path {
+			continue
+		}
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, nil, ioError("open journal", err)
 		}
@@ -76,13 +79,13 @@ func (j *FileJournal) listFiles() (seqs []uint64, kept *spare, err error) {
 	return seqs, kept, nil
 }
 
-// keepSpare gives a spare file that an earlier run left a name of its own; nil where it is of no use.
+// keepSpare gives a spare file that an earlier run left a name that the preparer does not use; nil where it is of no use.
 func (j *FileJournal) keepSpare(path string) *spare {
 	st, err := os.Stat(path)
 	if err != nil || st.Size() != j.cfg.FileBytes {
 		return nil
 	}
-	kept := filepath.Join(j.cfg.Dir, "kept-"+sparePrefix+"file")
+	kept := filepath.Join(j.cfg.Dir, sparePrefix+"kept")
 	if os.Rename(path, kept) != nil {
 		return nil
 	}
