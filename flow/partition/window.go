@@ -2,6 +2,7 @@ package partition
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/skeinmesh/skein/flow/log"
 )
@@ -19,8 +20,10 @@ type bucket struct {
 	minute int64
 	ids    map[[16]byte]original // nil: only in the store
 	filter filter                // of a bucket that is only in the store; nil: ask the store about every identity
-	newest [16]byte              // the identity inserted last
+	newest [16]byte              // the identity inserted last, while ids has it
 	sealed bool                  // takes no more; a checkpoint may be reading ids
+	// spilled is how many identities are only in the store, and in filter where there is one.
+	spilled int
 }
 
 // window is the dedupe window: every identity of the last DedupeWindowMS, and some of up to a minute before.
@@ -150,16 +153,15 @@ func (w *window) release() {
 // shrink drops the oldest buckets from memory while there are too many identities in it. A bucket whose keys cannot be seen
 // in the store yet, because the batch they are in is not committed, has to wait; stored says that all are.
 func (w *window) shrink(stored bool) error {
-	for i, bu := range w.buckets {
-		if !w.crowded() {
-			return nil
-		}
+	for i := 0; i < len(w.buckets) && w.crowded(); {
+		bu := w.buckets[i]
 		if bu.ids == nil {
+			i++
 			continue
 		}
 		if i == len(w.buckets)-1 {
 			// A minute with more identities than fit: what it has so far becomes a bucket of its own, to go next time.
-			bu.sealed = bu.sealed || len(bu.ids) > w.lim.identities/2
+			bu.sealed = bu.sealed || len(bu.ids) > w.piece()
 		}
 		if !bu.sealed {
 			return nil
@@ -170,9 +172,17 @@ func (w *window) shrink(stored bool) error {
 				return err
 			}
 		}
-		w.spill(bu)
+		w.spill(i)
 	}
 	return nil
+}
+
+// piece is how many identities of a minute that is not over stay together in memory.
+func (w *window) piece() int {
+	if w.lim.node.over() {
+		return min(w.lim.identities, minHeld) / 2
+	}
+	return w.lim.identities / 2
 }
 
 func (w *window) crowded() bool {
@@ -182,24 +192,39 @@ func (w *window) crowded() bool {
 // minHeld is what every window may hold whatever its neighbours do.
 const minHeld = 1024
 
-// spill leaves a sealed bucket to the store, and a filter in its place while there is room for it.
-func (w *window) spill(bu *bucket) {
-	words := filterWords(len(bu.ids))
-	var f filter
-	if w.filters+words <= w.lim.filterWords {
-		f = newFilter(len(bu.ids))
-		for hash := range bu.ids {
-			f.add(hash)
-		}
-	}
+// spill leaves a sealed bucket to the store, and a filter in its place while there is room for it. Pieces of one minute share
+// filters, each twice as large as the one before, so that a lookup has few to ask.
+func (w *window) spill(i int) {
+	bu := w.buckets[i]
 	w.forget(bu)
-	// A new bucket in its place, for a checkpoint may hold the old one.
-	spilled := &bucket{minute: bu.minute, filter: f, newest: bu.newest, sealed: true}
-	w.filters += len(f)
-	for i := range w.buckets {
-		if w.buckets[i] == bu {
-			w.buckets[i] = spilled
+	room := len(bu.ids)
+	if i > 0 && w.buckets[i-1].ids == nil && w.buckets[i-1].minute == bu.minute {
+		prev := w.buckets[i-1]
+		if prev.filter == nil || filterWords(prev.spilled+len(bu.ids)) <= len(prev.filter) {
+			prev.leave(bu.ids)
+			w.buckets = slices.Delete(w.buckets, i, i+1)
+			return
 		}
+		room = max(room, 2*prev.spilled)
+	}
+	// A new bucket in its place, for a checkpoint may hold the old one.
+	spilled := &bucket{minute: bu.minute, sealed: true}
+	if w.filters+filterWords(room) <= w.lim.filterWords {
+		spilled.filter = newFilter(room)
+	}
+	spilled.leave(bu.ids)
+	w.filters += len(spilled.filter)
+	w.buckets[i] = spilled
+}
+
+// leave notes identities that are in the store alone from now on.
+func (bu *bucket) leave(ids map[[16]byte]original) {
+	bu.spilled += len(ids)
+	if bu.filter == nil {
+		return
+	}
+	for hash := range ids {
+		bu.filter.add(hash)
 	}
 }
 
