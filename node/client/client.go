@@ -27,7 +27,8 @@ type Config struct {
 	HTTP *http.Client
 	// Token, where not empty, is sent as a bearer token.
 	Token string
-	// AttemptTimeout bounds one try of a request that is answered at once (not a subscription); default 15 s.
+	// AttemptTimeout bounds one try of a request that is answered at once (not a subscription); default 15 s. A try whose
+	// PublishOptions.Timeout comes near it or is above it may take 5 s more than that.
 	AttemptTimeout time.Duration
 	// MinBackoff and MaxBackoff bound the pause between tries, which doubles and is jittered by half; defaults 25 ms and
 	// 1 s. A Retry-After of the server replaces it, capped by MaxRetryAfter (default 5 s).
@@ -128,24 +129,32 @@ type request struct {
 	query        url.Values
 	header       http.Header
 	body         []byte
+	// wait is how long the server was told that it may wait; 0: not told.
+	wait time.Duration
 	// repeat: may be sent again although an earlier try may have had its effect.
 	repeat bool
+	// ends: it leaves nothing behind, so that a stream which is not found after a try of unknown outcome means success.
+	ends bool
 }
 
 // do sends r until it is answered with a status below 400, fails for good, or ctx ends; then it decodes the answer into out
 // (nil: discarded).
 func (c *Client) do(ctx context.Context, r request, out any) (http.Header, error) {
-	unreachable := 0
+	unreachable, unknown := 0, false
 	var last error
 	for attempt := 0; ; attempt++ {
 		header, err := c.try(ctx, r, out)
 		if err == nil {
 			return header, nil
 		}
+		if r.ends && unknown && CodeOf(err) == "stream-not-found" {
+			return nil, nil
+		}
 		if ctx.Err() != nil {
 			return nil, ctxError(ctx, cmp.Or(last, err)) // what failed before says more than a try that was called off
 		}
 		last = err
+		unknown = unknown || outcomeUnknown(err)
 		if !c.mayRetry(r, err) {
 			return nil, err
 		}
@@ -228,7 +237,11 @@ func (c *Client) server() (string, uint64) {
 func (c *Client) turn(from uint64) { c.current.CompareAndSwap(from, from+1) }
 
 func (c *Client) try(ctx context.Context, r request, out any) (http.Header, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.AttemptTimeout)
+	limit := c.cfg.AttemptTimeout
+	if r.wait > 0 {
+		limit = max(limit, r.wait+answerTime)
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	resp, idx, err := c.send(ctx, r)
 	if err != nil {
@@ -255,6 +268,9 @@ func (c *Client) try(ctx context.Context, r request, out any) (http.Header, erro
 	}
 	return resp.Header, nil
 }
+
+// answerTime is how long an answer may be on its way once the server waited as long as it was told.
+const answerTime = 5 * time.Second
 
 // maxAnswer bounds what one answer may take in memory, in bytes.
 const maxAnswer = 256 << 20

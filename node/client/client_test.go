@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -100,6 +101,11 @@ func TestPublishRepeatsWithTheSameIdentity(t *testing.T) {
 		"outcome unknown": func(w http.ResponseWriter, _ int) { refuse(w, 504, "outcome-unknown", true, 0) },
 		"overloaded":      func(w http.ResponseWriter, _ int) { refuse(w, 503, "overloaded", true, 1) },
 		"proxy":           func(w http.ResponseWriter, _ int) { http.Error(w, "upstream is gone", http.StatusBadGateway) },
+		"proxy, in JSON": func(w http.ResponseWriter, _ int) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			fmt.Fprint(w, `{"message":"upstream is gone"}`)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newBatchServer(t, fault, fault)
@@ -112,6 +118,74 @@ func TestPublishRepeatsWithTheSameIdentity(t *testing.T) {
 				t.Errorf("tries: %v", s.sent())
 			}
 		})
+	}
+}
+
+// roundTrip answers requests without a network.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestTryLastsAsLongAsTheServerMayWait(t *testing.T) {
+	var left time.Duration
+	look := roundTrip(func(r *http.Request) (*http.Response, error) {
+		at, _ := r.Context().Deadline()
+		left = time.Until(at)
+		rec := httptest.NewRecorder()
+		accept(rec, 1)
+		return rec.Result(), nil
+	})
+	c := newTestClient(t, Config{Servers: []string{"n"}, HTTP: &http.Client{Transport: look}, AttemptTimeout: time.Minute})
+	for timeout, most := range map[time.Duration]time.Duration{0: time.Minute, time.Second: time.Minute, time.Hour: 61 * time.Minute} {
+		if _, err := c.Publish(t.Context(), "s", Event{Value: []byte("v")}, PublishOptions{Timeout: timeout}); err != nil {
+			t.Fatal(err)
+		}
+		if left < timeout || left > most {
+			t.Errorf("timeout %v: the try has %v", timeout, left)
+		}
+	}
+}
+
+func TestUnreadyNodeSaysWhatFails(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusServiceUnavailable)
+		fmt.Fprint(w, `{"status":"not ready","node":"n1","failing":["catalog","disk"]`)
+		if r.URL.RawQuery != "" {
+			fmt.Fprint(w, `,"checks":[{"name":"mesh","ok":true},{"name":"catalog","ok":false,"detail":"no quorum"},{"name":"disk","ok":false}]`)
+		}
+		fmt.Fprint(w, "}")
+	}))
+	defer s.Close()
+	c := newTestClient(t, Config{Servers: []string{s.URL}})
+	err := c.Ready(testContext(t))
+	if CodeOf(err) != CodeNotReady || !strings.Contains(err.Error(), "n1") || !strings.Contains(err.Error(), "catalog (no quorum), disk") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestDeleteWhoseAnswerWasLostIsDone(t *testing.T) {
+	for name, c := range map[string]struct {
+		first func(http.ResponseWriter)
+		code  string
+	}{
+		"lost":   {func(http.ResponseWriter) { panic(http.ErrAbortHandler) }, ""},
+		"none":   {func(w http.ResponseWriter) { refuse(w, 503, "no-quorum", true, 1) }, "stream-not-found"},
+		"at all": {func(w http.ResponseWriter) { refuse(w, 404, "stream-not-found", false, 0) }, "stream-not-found"},
+	} {
+		var tries atomic.Int32
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if tries.Add(1) == 1 {
+				c.first(w)
+				return
+			}
+			refuse(w, 404, "stream-not-found", false, 0)
+		}))
+		err := newTestClient(t, Config{Servers: []string{s.URL}}).DeleteStream(testContext(t), "s")
+		if CodeOf(err) != c.code || (err == nil) != (c.code == "") {
+			t.Errorf("%s: %v", name, err)
+		}
+		s.Close()
 	}
 }
 

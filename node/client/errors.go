@@ -19,6 +19,8 @@ import (
 const (
 	CodeConnect = "connect"         // nothing was sent: no server could be reached
 	CodeLost    = "connection-lost" // something was sent, and no answer came: the outcome is not known
+	// CodeNotReady: the node asked is not ready to take traffic.
+	CodeNotReady = "not-ready"
 )
 
 // Error is a refusal of the server (RFC 9457), or a connection that failed.
@@ -57,6 +59,11 @@ func (e *Error) OutcomeUnknown() bool {
 	return e.Code == CodeLost || e.Code == "outcome-unknown" || e.Status == http.StatusGatewayTimeout
 }
 
+func outcomeUnknown(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.OutcomeUnknown()
+}
+
 // CodeOf is the code of the first *Error in err's chain, or "".
 func CodeOf(err error) string {
 	var e *Error
@@ -84,14 +91,46 @@ func (p problem) toError() *Error {
 	}
 }
 
+// unready is the answer of /readyz where the node takes no traffic.
+type unready struct {
+	Node    string   `json:"node"`
+	Failing []string `json:"failing"`
+	Checks  []struct {
+		Name   string `json:"name"`
+		OK     bool   `json:"ok"`
+		Detail string `json:"detail"`
+	} `json:"checks"`
+}
+
+func (u unready) toError() *Error {
+	why := u.Failing
+	if len(u.Checks) > 0 {
+		why = nil
+	}
+	for _, c := range u.Checks {
+		if c.OK {
+			continue
+		}
+		if c.Detail != "" {
+			c.Name += " (" + c.Detail + ")"
+		}
+		why = append(why, c.Name)
+	}
+	return &Error{Code: CodeNotReady, Detail: "node " + u.Node + " takes no traffic yet, or no longer: " + strings.Join(why, ", "), Node: u.Node, Retryable: true}
+}
+
 func decodeProblem(resp *http.Response) *Error {
 	data, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 	e := &Error{}
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	var p problem
-	if strings.HasSuffix(kind, "json") && json.Unmarshal(data, &p) == nil {
+	var u unready
+	switch {
+	case strings.HasSuffix(kind, "json") && json.Unmarshal(data, &p) == nil && p.Code != "":
 		e = p.toError()
-	} else {
+	case strings.HasSuffix(kind, "json") && json.Unmarshal(data, &u) == nil && len(u.Failing) > 0:
+		e = u.toError()
+	default:
 		e.Detail = strings.TrimSpace(string(data[:min(len(data), 200)]))
 		// Not one of ours: a proxy between. 502 and 503 are worth another try by their definition.
 		e.Retryable = resp.StatusCode == http.StatusBadGateway || resp.StatusCode == http.StatusServiceUnavailable

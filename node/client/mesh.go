@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"net/url"
 	"time"
@@ -118,12 +117,8 @@ func (c *Client) Raw(ctx context.Context, path string, query url.Values) (json.R
 	return out, err
 }
 
-// Ready asks the server in use once whether it takes traffic; nil means yes.
+// Ready asks the server in use once whether it takes traffic; nil means yes, an *Error with CodeNotReady names what fails.
 func (c *Client) Ready(ctx context.Context) error {
-	_, err := c.try(ctx, request{method: http.MethodGet, path: "/readyz"}, nil)
-	var e *Error
-	if errors.As(err, &e) && e.Status == http.StatusServiceUnavailable && e.Detail == "" {
-		e.Detail = "not ready"
-	}
+	_, err := c.try(ctx, request{method: http.MethodGet, path: "/readyz", query: url.Values{"verbose": {"true"}}}, nil)
 	return err
 }

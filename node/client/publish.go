@@ -140,7 +140,7 @@ func (c *Client) publishSome(ctx context.Context, stream string, events []Event,
 	var ans batchAnswer
 	_, err = c.do(ctx, request{
 		method: http.MethodPost, path: streamPath(stream) + "/events/batch", query: q,
-		header: http.Header{"Content-Type": {"application/x-ndjson"}}, body: body, repeat: !o.NoIdentity,
+		header: http.Header{"Content-Type": {"application/x-ndjson"}}, body: body, wait: o.Timeout, repeat: !o.NoIdentity,
 	}, &ans)
 	if err != nil {
 		return nil, err

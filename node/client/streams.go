@@ -95,6 +95,6 @@ func (c *Client) AlterStream(ctx context.Context, name string, version uint64, p
 
 // DeleteStream removes a stream and all of its events.
 func (c *Client) DeleteStream(ctx context.Context, name string) error {
-	_, err := c.do(ctx, request{method: http.MethodDelete, path: streamPath(name), query: url.Values{"confirm": {name}}, repeat: true}, nil)
+	_, err := c.do(ctx, request{method: http.MethodDelete, path: streamPath(name), query: url.Values{"confirm": {name}}, repeat: true, ends: true}, nil)
 	return err
 }

@@ -190,6 +190,7 @@ func (s *Subscription) note(chunk *Chunk) {
 			continue
 		}
 		if s.req.Limit > 0 && s.delivered >= s.req.Limit {
+			chunk.Cursor = "" // it is behind events that are not given out
 			break
 		}
 		s.seen[ev.Partition] = ev.Offset + 1

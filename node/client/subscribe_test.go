@@ -135,6 +135,26 @@ func TestLimitCountsOverReconnects(t *testing.T) {
 	}
 }
 
+func TestCursorDoesNotPassWhatTheLimitLeftOut(t *testing.T) {
+	s, _ := feed(t,
+		sendAndCut(ev(0, 0), ev(0, 1), `{"cursor":"c1"}`+"\n", ev(0, 2)),
+		// The other partition comes first this time: of three events two are new, and one was wanted.
+		send(ev(1, 0), ev(1, 1), `{"cursor":"c2"}`+"\n"),
+	)
+	c := newTestClient(t, Config{Servers: []string{s.URL}})
+	sub, err := c.Subscribe(testContext(t), "s", SubscribeRequest{From: "earliest", Limit: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := readAll(t, sub)
+	if err != io.EOF || strings.Join(got, " ") != "v0/0 v0/1 v0/2 v1/0" {
+		t.Errorf("got %v, %v", got, err)
+	}
+	if sub.Cursor() != "c1" {
+		t.Errorf("the cursor %s is behind 1/1, which was not given out", sub.Cursor())
+	}
+}
+
 func TestCloseEndsAWaitingNext(t *testing.T) {
 	hold := make(chan struct{})
 	s, _ := feed(t, func(w http.ResponseWriter) { send(`{"cursor":"c0"}` + "\n")(w); <-hold })
