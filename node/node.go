@@ -163,7 +163,7 @@ func (n *Node) openGossip() error {
 	quic, err := n.peers.Listen()
 	if err != nil {
 		if errors.Is(err, syscall.EADDRINUSE) {
-			return fmt.Errorf("quic.addr: %s is taken by another process; stop it or choose another port: %w", own.QUIC.Addr, err)
+			return fmt.Errorf("quic.addr: %s is taken by another process; stop it or choose another port: %w", own.QUIC.Addr, syscall.EADDRINUSE)
 		}
 		return fmt.Errorf("quic.addr: %w", err)
 	}

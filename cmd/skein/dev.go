@@ -46,6 +46,13 @@ func (p *process) dev(ctx context.Context, o dev.Options) (err error) {
 	if err != nil {
 		return err
 	}
+	// A second Ctrl-C does not wait for the nodes, and still leaves nothing behind.
+	hurry := func() {
+		for i := range m.Nodes() {
+			_ = m.Kill(i) // Stop tells of a node that does not end
+		}
+	}
+	p.hurry.Store(&hurry)
 	defer func() {
 		fmt.Fprintln(p.err, "stopping")
 		err = errors.Join(err, m.Stop())
@@ -70,7 +77,11 @@ func (p *process) dev(ctx context.Context, o dev.Options) (err error) {
 }
 
 func (p *process) devIntroduction(m *dev.Mesh, took time.Duration) {
-	fmt.Fprintf(p.out, "A mesh of %d nodes is up (%.1f s).\n\n", m.Nodes(), took.Seconds())
+	nodes := "nodes"
+	if m.Nodes() == 1 {
+		nodes = "node"
+	}
+	fmt.Fprintf(p.out, "A mesh of %d %s is up (%.1f s).\n\n", m.Nodes(), nodes, took.Seconds())
 	for i := range m.Nodes() {
 		fmt.Fprintf(p.out, "  %s  http://%s  pid %d  log %s\n", p.bold(m.Name(i)), m.Address(i), m.PID(i), m.LogPath(i))
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -36,6 +37,8 @@ type process struct {
 	terminal bool // err is a terminal
 
 	started bool // a command began its work: what fails now is no longer the command line's fault
+	// hurry, where a command set it, is what the second signal does; the command then ends soon and in order.
+	hurry atomic.Pointer[func()]
 }
 
 // usageError is a command line that makes no sense, found only after flags were parsed.
@@ -69,16 +72,25 @@ func (p *process) run(ctx context.Context, args []string) int {
 	for _, line := range strings.Split(strings.TrimSpace(err.Error()), "\n") {
 		fmt.Fprintf(p.err, "skein: %s\n", line)
 	}
-	if client.CodeOf(err) == client.CodeConnect {
-		fmt.Fprintln(p.err, "Is a node running there? `skein dev` starts a mesh on this machine; --server or SKEIN_SERVER names another address.")
-	}
+	p.hint(err)
 	if !p.started || errors.As(err, &usage) {
 		fmt.Fprintf(p.err, "Run '%s --help' for usage.\n", cmd.CommandPath())
 	}
 	return code
 }
 
-// withSignals ends ctx at the first SIGINT or SIGTERM, and the process at the second. stop waits for the listener.
+// hint says what to do about failures that have one remedy.
+func (p *process) hint(err error) {
+	switch client.CodeOf(err) {
+	case client.CodeConnect:
+		fmt.Fprintln(p.err, "Is a node running there? `skein dev` starts a mesh on this machine; --server or SKEIN_SERVER names another address.")
+	case "stream-not-found":
+		fmt.Fprintln(p.err, "`skein stream create STREAM` makes a stream; `skein stream list` shows those that are there.")
+	}
+}
+
+// withSignals ends ctx at the first SIGINT or SIGTERM, and the process at the second, or at the third where a command has a way to hurry.
+// stop waits for the listener.
 func (p *process) withSignals(parent context.Context) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(parent)
 	signals := make(chan os.Signal, 2)
@@ -90,10 +102,14 @@ func (p *process) withSignals(parent context.Context) (ctx context.Context, stop
 		for n := 0; ; n++ {
 			select {
 			case <-signals:
-				if n > 0 {
+				switch hurry := p.hurry.Load(); {
+				case n == 0:
+					cancel()
+				case n == 1 && hurry != nil:
+					(*hurry)()
+				default:
 					os.Exit(exitFailed)
 				}
-				cancel()
 			case <-quit:
 				return
 			}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -69,7 +70,8 @@ func TestExitCodes(t *testing.T) {
 		{"node --fuond", 2, "unknown flag: --fuond"},
 		{"node", 2, "no role given"},
 		{"node --config " + file, 2, "skein.yaml:2: http.adr: unknown key, did you mean http.addr?"},
-		{"node --http-addr x", 2, "--http-addr: http.addr"},
+		{"node --http-addr x", 2, `--http-addr: "x": HOST:PORT`},
+		{"node --secret-file nosuchfile", 2, "--secret-file: stat nosuchfile"},
 		{"pub", 2, "STREAM is missing"},
 		{"pub s -k a --key-field b", 2, "exclude each other"},
 		{"pub s --key-regex (", 2, "missing closing"},
@@ -99,6 +101,36 @@ func TestExitCodes(t *testing.T) {
 		}
 		if tc.code != 0 && (r.out != "" || strings.Contains(r.err, "Flags:") || strings.Contains(r.err, "goroutine")) {
 			t.Errorf("skein %s: more than a clear line:\n%s%s", tc.args, r.out, r.err)
+		}
+	}
+}
+
+func TestSecondSignalHurriesACommandThatCan(t *testing.T) {
+	p := &process{err: io.Discard}
+	hurried := make(chan struct{})
+	hurry := func() { close(hurried) }
+	p.hurry.Store(&hurry)
+	ctx, stop := p.withSignals(t.Context())
+	defer stop()
+	for _, done := range []<-chan struct{}{ctx.Done(), hurried} {
+		if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		<-done
+	}
+}
+
+func TestMissingStreamIsToldHowToMakeOne(t *testing.T) {
+	missing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(404)
+		io.WriteString(w, `{"status":404,"code":"stream-not-found","detail":"stream \"s\" does not exist","retryable":false}`)
+	}))
+	defer missing.Close()
+	for _, args := range []string{"pub s -q", "sub s", "stream show s"} {
+		r := skein(t, []string{"SKEIN_SERVER=" + missing.URL}, "line\n", strings.Fields(args)...)
+		if r.code != 1 || strings.Count(r.err, "skein stream create") != 1 {
+			t.Errorf("skein %s: %d %s", args, r.code, r.err)
 		}
 	}
 }
@@ -135,7 +167,8 @@ func newFakeNode(t *testing.T) *fakeNode {
 	mux.HandleFunc("POST /v1/streams/{s}/events/batch", f.batch)
 	mux.HandleFunc("GET /v1/streams/{s}/events", f.events)
 	mux.HandleFunc("GET /v1/streams", func(w http.ResponseWriter, _ *http.Request) {
-		io.WriteString(w, `{"streams":[{"name":"orders","config":{"partitions":8,"replicas":3,"order":"key","retention_ms":604800000}}]}`)
+		io.WriteString(w, `{"streams":[{"name":"orders","config":{"partitions":8,"replicas":3,"order":"key","retention_ms":604800000}},
+			{"name":"old","config":{"retention_ms":9223372036854775807}}]}`)
 	})
 	f.Server = httptest.NewServer(mux)
 	t.Cleanup(f.Close)
@@ -269,7 +302,8 @@ func TestPlaceDoesNotPassWhatWasNotWritten(t *testing.T) {
 
 func TestOutputFormats(t *testing.T) {
 	f := newFakeNode(t)
-	if r := skein(t, f.environ(), "", "stream", "list"); !strings.HasPrefix(r.out, "STREAM") || !strings.Contains(r.out, "168h0m0s") {
+	if r := skein(t, f.environ(), "", "stream", "list"); !strings.HasPrefix(r.out, "STREAM") || !strings.Contains(r.out, "168h0m0s") ||
+		!strings.Contains(r.out, "none") {
 		t.Errorf("%+v", r)
 	}
 	if r := skein(t, f.environ(), "", "stream", "list", "-o", "json"); !json.Valid([]byte(r.out)) || !strings.Contains(r.out, `"retention_ms": 604800000`) {

@@ -237,6 +237,7 @@ func (p *process) pubFailed(o *pubOptions, keeper *stateKeeper, pr lines.Progres
 		err = errors.New("interrupted")
 	}
 	fmt.Fprintf(p.err, "skein: %v\n", err)
+	p.hint(err)
 	if keeper.on && keeper.err == nil && !o.quiet {
 		fmt.Fprintf(p.err, "skein: %d lines are stored; go on with the same command and --resume %s\n", pr.Lines, keeper.state.Run)
 	}

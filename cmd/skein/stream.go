@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/url"
 	"strings"
 	"time"
@@ -145,7 +146,7 @@ func retention(st client.Stream) string {
 	switch {
 	case !ok:
 		return ""
-	case ms < 0:
+	case ms < 0 || ms > float64(math.MaxInt64/time.Millisecond): // more than 292 years
 		return "none"
 	}
 	return (time.Duration(ms) * time.Millisecond).String()

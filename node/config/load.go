@@ -30,8 +30,12 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
+	key := e.Key
+	if k := keyNamed(key); k != nil && (e.Origin == "--"+k.Flag() || e.Origin == k.Env()) {
+		key = "" // the origin names it
+	}
 	parts := make([]string, 0, 3)
-	for _, s := range []string{e.Origin, e.Key, e.Msg} {
+	for _, s := range []string{e.Origin, key, e.Msg} {
 		if s != "" {
 			parts = append(parts, s)
 		}

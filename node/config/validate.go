@@ -125,9 +125,9 @@ func (v *validator) exposure() {
 		return
 	}
 	if len(v.c.Secret) == 0 {
-		for key, addr := range map[string]string{"gossip.addr": v.c.Gossip.Addr, "quic.addr": v.c.QUIC.Addr} {
-			if !loopback(addr) {
-				v.fail(key, "%s is reachable from outside this host, and the mesh has no secret: give one (`skein keygen`, secret_file), or say insecure: true on a network you trust", addr)
+		for _, a := range []struct{ key, addr string }{{"quic.addr", v.c.QUIC.Addr}, {"gossip.addr", v.c.Gossip.Addr}} {
+			if !loopback(a.addr) {
+				v.fail(a.key, "%s is reachable from outside this host, and the mesh has no secret: give one (`skein keygen`, secret_file), or say insecure: true on a network you trust", a.addr)
 			}
 		}
 	}

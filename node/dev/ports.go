@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"syscall"
 )
 
 // checkPorts reports the first port of the mesh that somebody else has.
@@ -16,6 +17,9 @@ func checkPorts(base, nodes int) error {
 			tcp, udp bool
 		}{{base + 10*i, "HTTP", true, false}, {base + 10*i + 1, "QUIC", false, true}, {base + 10*i + 2, "gossip", true, true}} {
 			if err := probe(try.port, try.tcp, try.udp); err != nil {
+				if sys, ok := errors.AsType[syscall.Errno](err); ok {
+					err = sys // its wrapping repeats the port
+				}
 				return fmt.Errorf("dev: port %d (%s of node-%d) is taken: is another mesh running? Choose other ports with --base-port (%w)", try.port, try.network, i, err)
 			}
 		}
