@@ -345,6 +345,27 @@ func TestEnvelopesAreJSON(t *testing.T) {
 	})
 }
 
+func TestTextThatEscapingWouldSwellGoesAsBytes(t *testing.T) {
+	for value, field := range map[string]string{"": "value", "\n": "value", "a \"quote\"": "value", strings.Repeat("\x00", 1<<20): "value_base64"} {
+		line, err := encodeBatch([]Event{{Value: []byte(value), ContentType: TextPlain}}, []int{0})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var m map[string]any
+		if err := json.Unmarshal(line, &m); err != nil || m[field] == nil || len(line) > len(value)*4/3+100 {
+			t.Errorf("%.20q: %d bytes, %.40q, %v", value, len(line), line, err)
+		}
+	}
+}
+
+func TestJSONTypesAreThoseOfTheServer(t *testing.T) {
+	for ct, want := range map[string]bool{"application/json": true, "Application/JSON ; charset=utf-8": true, "a/b+json": true, "+json": false, "text/json": false, "": false} {
+		if isJSON(ct) != want {
+			t.Errorf("%q: %v", ct, !want)
+		}
+	}
+}
+
 func TestJSONValuesKeepTheirSpace(t *testing.T) {
 	line, err := encodeBatch([]Event{{Value: []byte(" {\"a\" :  1,\n\"b\":\"x\\ny\"}\r\n"), ContentType: "application/json"}}, []int{0})
 	if want := `{"value":{"a" :  1, "b":"x\ny"},"content_type":"application/json"}` + "\n"; err != nil || string(line) != want {

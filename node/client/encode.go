@@ -81,12 +81,18 @@ func appendValue(b []byte, ev *Event) ([]byte, error) {
 		}
 		return b, nil
 	case isText(ev.ContentType) && utf8.Valid(ev.Value):
-		return appendString(append(b, `"value":`...), ev.Value), nil
-	default:
-		b = append(b, `"value_base64":"`...)
-		return append(base64.StdEncoding.AppendEncode(b, ev.Value), '"'), nil
+		from := len(b)
+		b = appendString(append(b, `"value":`...), ev.Value)
+		if len(b)-from <= len(valueBase64)+base64.StdEncoding.EncodedLen(len(ev.Value))+1 {
+			return b, nil
+		}
+		b = b[:from] // control characters for the most part: escaped they could be longer than a server takes
 	}
+	b = append(b, valueBase64...)
+	return append(base64.StdEncoding.AppendEncode(b, ev.Value), '"'), nil
 }
+
+const valueBase64 = `"value_base64":"`
 
 func appendMember(b []byte, name, value string) []byte {
 	if value == "" {

@@ -9,7 +9,7 @@ func bareType(contentType string) string {
 
 func isJSON(contentType string) bool {
 	t := bareType(contentType)
-	return t == "application/json" || strings.HasSuffix(t, "+json")
+	return t == "application/json" || len(t) > len("+json") && strings.HasSuffix(t, "+json")
 }
 
 func isText(contentType string) bool { return strings.HasPrefix(bareType(contentType), "text/") }
