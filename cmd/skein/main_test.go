@@ -90,6 +90,8 @@ func TestExitCodes(t *testing.T) {
 		{"health --server " + gone.Listener.Addr().String(), 1, "cannot connect to"},
 		{"mesh --server " + gone.Listener.Addr().String(), 1, "Is a node running there?"},
 		{"pub s nosuchfile", 1, "nosuchfile"},
+		{"pub s " + file + " " + filepath.Dir(file) + "/./skein.yaml", 2, "given twice"},
+		{"bench --keys 1152921504606846976", 2, "keys: "},
 	} {
 		r := skein(t, nil, "", strings.Fields(tc.args)...)
 		text := r.err
@@ -314,6 +316,16 @@ func TestOutputFormats(t *testing.T) {
 	}
 	skein(t, f.environ(), `{"a":{"b":7}}`, "pub", "s", "--json", "--key-field", "a.b")
 	for format, want := range map[string]string{"kv": "7\t{\"a\":{\"b\":7}}\n", "value": "{\"a\":{\"b\":7}}\n", "full": "2026-01-31T12:00:00.000Z  0:0  7  {\"a\":{\"b\":7}}\n"} {
+		if r := skein(t, f.environ(), "", "sub", "s", "--from", "earliest", "--until-end", "-f", format); r.out != want {
+			t.Errorf("-f %s: %q", format, r.out)
+		}
+	}
+}
+
+func TestKeysThatAreNotTextAreShown(t *testing.T) {
+	f := newFakeNode(t)
+	skein(t, f.environ(), "x\n", "pub", "s", "-q", "-k", "\xff")
+	for format, want := range map[string]string{"kv": "\xff\tx\n", "full": "2026-01-31T12:00:00.000Z  0:0  base64:/w==  x\n"} {
 		if r := skein(t, f.environ(), "", "sub", "s", "--from", "earliest", "--until-end", "-f", format); r.out != want {
 			t.Errorf("-f %s: %q", format, r.out)
 		}

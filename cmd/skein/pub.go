@@ -204,11 +204,12 @@ func (p *process) openInputs(ctx context.Context, files []string) (in []lines.In
 	}
 	seen := map[string]bool{}
 	for _, name := range files {
-		if seen[name] {
+		clean := filepath.Clean(name)
+		if seen[clean] { // the lines would have the same identities
 			closeAll()
 			return nil, 0, nil, usagef("%s is given twice", name)
 		}
-		seen[name] = true
+		seen[clean] = true
 		if name == "-" {
 			in, total = append(in, lines.Input{Name: "-", R: interruptible(ctx, p.in)}), -1
 			continue
@@ -224,7 +225,7 @@ func (p *process) openInputs(ctx context.Context, files []string) (in []lines.In
 		} else {
 			total = -1
 		}
-		in = append(in, lines.Input{Name: filepath.Clean(name), R: interruptible(ctx, f)})
+		in = append(in, lines.Input{Name: clean, R: interruptible(ctx, f)})
 	}
 	return in, total, closeAll, nil
 }

@@ -190,23 +190,34 @@ var formats = map[string]eventWriter{
 		return w.WriteByte('\n')
 	},
 	"kv": func(w *bufio.Writer, ev *client.Received) error {
-		if ev.Key != nil {
-			w.WriteString(*ev.Key)
-		}
+		w.Write(keyOf(ev))
 		w.WriteByte('\t')
 		w.Write(ev.Value)
 		return w.WriteByte('\n')
 	},
 	"full": func(w *bufio.Writer, ev *client.Received) error {
 		key := "-"
-		if ev.Key != nil {
-			key = *ev.Key
+		if ev.Key != nil || ev.KeyBase64 != "" {
+			key = shown(keyOf(ev))
 		}
-		value := string(ev.Value)
-		if !utf8.Valid(ev.Value) {
-			value = "base64:" + base64.StdEncoding.EncodeToString(ev.Value)
-		}
-		_, err := fmt.Fprintf(w, "%s  %d:%d  %s  %s\n", ev.Time.UTC().Format("2006-01-02T15:04:05.000Z"), ev.Partition, ev.Offset, key, value)
+		_, err := fmt.Fprintf(w, "%s  %d:%d  %s  %s\n", ev.Time.UTC().Format("2006-01-02T15:04:05.000Z"), ev.Partition, ev.Offset, key, shown(ev.Value))
 		return err
 	},
+}
+
+// keyOf is the event's key, empty where it has none.
+func keyOf(ev *client.Received) []byte {
+	if ev.Key != nil {
+		return []byte(*ev.Key)
+	}
+	key, _ := base64.StdEncoding.DecodeString(ev.KeyBase64) // what is no base64 is no key
+	return key
+}
+
+// shown is b for people.
+func shown(b []byte) string {
+	if utf8.Valid(b) {
+		return string(b)
+	}
+	return "base64:" + base64.StdEncoding.EncodeToString(b)
 }

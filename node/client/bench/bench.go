@@ -72,7 +72,7 @@ func (c Config) Validate() error {
 	bad(c.Size < 0 || c.Size > 2<<20, "size: %d is outside 0 and 2 MiB", c.Size)
 	bad(c.Clients < 1 || c.Clients > 10_000, "clients: %d is outside 1 and 10000", c.Clients)
 	bad(c.Batch < 1 || c.Batch > 10_000, "batch: %d is outside 1 and 10000", c.Batch)
-	bad(c.Keys < 0, "keys: %d is negative", c.Keys)
+	bad(c.Keys < 0 || c.Keys > 100_000_000, "keys: %d is outside 0 and 100000000", c.Keys)
 	bad(c.KeySkew < 0 || c.KeySkew > 10 || math.IsNaN(c.KeySkew), "key-skew: %g is outside 0 and 10", c.KeySkew)
 	return errors.Join(errs...)
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -67,6 +68,7 @@ func TestConfigThatMakesNoSense(t *testing.T) {
 	for _, change := range []func(*Config){
 		func(c *Config) { c.Events = 0 }, func(c *Config) { c.Size = -1 }, func(c *Config) { c.Clients = 0 },
 		func(c *Config) { c.Batch = 0 }, func(c *Config) { c.Keys = -1 }, func(c *Config) { c.KeySkew = -1 },
+		func(c *Config) { c.Keys = 1 << 60 }, func(c *Config) { c.KeySkew = math.NaN() },
 	} {
 		c := good
 		change(&c)
