@@ -7,8 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/skeinmesh/skein/flow"
+	"github.com/skeinmesh/skein/flow/replica"
 	"github.com/skeinmesh/skein/node/api"
 	"github.com/skeinmesh/skein/node/config"
+	"github.com/skeinmesh/skein/ring"
 	"github.com/skeinmesh/skein/transport/memnet"
 )
 
@@ -76,4 +79,51 @@ func TestMeshOfThreeThatOneLeftIsNoMeshOfTwo(t *testing.T) {
 		t.Fatalf("%s because %q", s.Health, s.Reasons)
 	}
 	m.poll("node 0 is ready without it", 10*time.Second, func() bool { return len(m.failing(0)) == 0 })
+}
+
+// Of four nodes one holds no replica of the shard: all it knows of the owner is what it heard.
+func TestNodeWithoutAReplicaMissesAShardWhoseOwnerIsGone(t *testing.T) {
+	m := startMesh(t, 4)
+	g := ring.CatalogGroup(m.nodes[0].mesh(), 0)
+	without := slices.IndexFunc(m.nodes, func(tn *testNode) bool {
+		_, here := tn.host.Group(g)
+		return !here
+	})
+	if without < 0 {
+		t.Fatal("every node holds a replica of the shard")
+	}
+	owner := -1
+	m.poll("the shard has an owner", 10*time.Second, func() bool {
+		owner = slices.IndexFunc(m.nodes, func(tn *testNode) bool {
+			lg, here := tn.host.Group(g)
+			return here && lg.Status().Role == replica.RoleOwner
+		})
+		return owner >= 0
+	})
+	others := slices.DeleteFunc([]int{0, 1, 2, 3}, func(i int) bool { return i == owner || i == without })
+	m.net.Cut(m.nodes[others[0]].addr, m.nodes[others[1]].addr) // neither can be elected
+	m.net.Cut(m.nodes[owner].addr, m.nodes[others[0]].addr)
+	m.net.Cut(m.nodes[owner].addr, m.nodes[others[1]].addr)
+	m.leave(owner)
+	m.poll("the shard's owner is missed", 20*time.Second, func() bool { return !m.nodes[without].shardOwned(0) })
+}
+
+func TestPartitionWhoseOwnerIsGoneHasNone(t *testing.T) {
+	m := startMesh(t, 3)
+	info, _, err := m.nodes[0].broker.Create(context.Background(), "orders", flow.StreamConfig{Partitions: 16, Replicas: 1}, flow.CreateOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.poll("every partition has an owner", 10*time.Second, func() bool { return m.summary(0).Ownerless == 0 })
+	there := 0
+	for _, p := range info.Partitions {
+		if p.Replicas[0] == m.nodes[2].cfg.Name {
+			there++
+		}
+	}
+	if there == 0 {
+		t.Fatal("node 2 holds no partition")
+	}
+	m.leave(2)
+	m.poll("node 0 misses their owner", 20*time.Second, func() bool { return m.summary(0).Ownerless == there })
 }

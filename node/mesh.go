@@ -71,12 +71,12 @@ func (p meshPages) sumStream(s *api.MeshSummary, st *flow.StreamInfo) {
 	for i := range st.Partitions {
 		pt := &st.Partitions[i]
 		s.Partitions++
-		if pt.Owner == "" {
+		if !p.present(pt.Owner) { // not known, or gone and no other one elected
 			s.Ownerless++
 		}
 		live := 0
 		for _, name := range pt.Replicas {
-			if m, ok := p.n.gossip.View().ByName(name); ok && m.Present() {
+			if p.present(name) {
 				live++
 			}
 		}
@@ -89,6 +89,12 @@ func (p meshPages) sumStream(s *api.MeshSummary, st *flow.StreamInfo) {
 	}
 	slices.SortFunc(s.Hottest, func(a, b api.PartitionLoad) int { return cmp.Compare(b.BytesPerSecond, a.BytesPerSecond) })
 	s.Hottest = s.Hottest[:min(len(s.Hottest), 10)]
+}
+
+// present reports whether gossip holds the member of that name for alive.
+func (p meshPages) present(name string) bool {
+	m, ok := p.n.gossip.View().ByName(name)
+	return ok && m.Present()
 }
 
 // judge puts the summary's health into a word.
@@ -297,8 +303,8 @@ func (n *Node) shardOwned(i int) bool {
 	if lg, ok := n.host.Group(g); ok {
 		return n.ownerKnown(lg.Status())
 	}
-	_, _, ok := n.dir.Owner(g)
-	return ok
+	owner, _, ok := n.dir.Owner(g) // as it was heard last, and nobody takes it back when the owner dies
+	return ok && n.dir.Alive(owner)
 }
 
 // ownerKnown reports whether a replica here has an owner to follow. A voter forgets an owner that fell silent; a learner, which stands
