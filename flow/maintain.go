@@ -34,27 +34,31 @@ func (b *Broker) maintain(ctx context.Context) error {
 	}
 }
 
+// maintainOne proposes what is due. None of it waits for the rest: a partition may have something to trim at every turn.
 func (b *Broker) maintainOne(ctx context.Context, g *replica.Group, p *partition.Partition) {
 	now := b.cfg.Now().UnixMilli()
-	var entry []byte
-	if start, ok := p.RetentionTrim(now); ok {
-		entry = partition.EncodeTrim(nil, start, now)
-		b.log.Debug("trimming a partition", "group", g.Status().Group, "start", start)
-	} else if limits, ok := b.changedLimits(ctx, p); ok {
-		var err error
-		if entry, err = partition.EncodeConfig(nil, limits, now); err != nil {
-			b.log.Error("a stream's config does not fit its partition", "group", g.Status().Group, "err", err)
-			return
+	propose := func(entry []byte) {
+		if err := g.Propose(entry, func(replica.Outcome) {}); err != nil {
+			b.log.Debug("maintenance entry not proposed; the next turn tries again", "err", err)
 		}
-	} else if p.ClockDue(now) {
-		entry = partition.EncodeClock(nil, now) // nothing else tells a quiet partition that its window has passed
 	}
-	if entry == nil {
+	if start, ok := p.RetentionTrim(now); ok {
+		b.log.Debug("trimming a partition", "group", g.Status().Group, "start", start)
+		propose(partition.EncodeTrim(nil, start, now))
+	}
+	if p.ClockDue(now) { // nothing else tells a quiet partition that its window has passed
+		propose(partition.EncodeClock(nil, now))
+	}
+	limits, ok := b.changedLimits(ctx, p)
+	if !ok {
 		return
 	}
-	if err := g.Propose(entry, func(replica.Outcome) {}); err != nil {
-		b.log.Debug("maintenance entry not proposed; the next turn tries again", "err", err)
+	entry, err := partition.EncodeConfig(nil, limits, now)
+	if err != nil {
+		b.log.Error("a stream's config does not fit its partition", "group", g.Status().Group, "err", err)
+		return
 	}
+	propose(entry)
 }
 
 // changedLimits compares a partition's limits with its stream's config. The definition that is known here may be older than what the

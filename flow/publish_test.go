@@ -384,3 +384,26 @@ func TestNewOwnerDoesNotBringAnOldConfigBack(t *testing.T) {
 		}
 	})
 }
+
+// A stream that is written to all the time has something to trim at every turn.
+func TestConfigReachesAPartitionThatIsTrimmedAllTheTime(t *testing.T) {
+	inMesh(t, 1, nil, func(t *testing.T, m *mesh) {
+		cfg := StreamConfig{Partitions: 1, RetentionMS: time.Minute.Milliseconds()}
+		m.create("orders", cfg)
+		publish := func(d time.Duration) {
+			for range d / time.Second {
+				m.put(0, "orders", "k", "v")
+				time.Sleep(time.Second)
+			}
+		}
+		publish(2 * time.Minute)
+		cfg.RetentionMS = (30 * 24 * time.Hour).Milliseconds()
+		if _, err := m.nodes[0].broker.Update(m.within(5*time.Second), "orders", 0, cfg); err != nil {
+			t.Fatal(err)
+		}
+		publish(2 * time.Minute)
+		if got := m.readAll(0, "orders", earliest()); len(got) < 150 {
+			t.Errorf("%d events are left, though all of the last three minutes but a few are to be kept", len(got))
+		}
+	})
+}
