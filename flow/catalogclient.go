@@ -45,10 +45,13 @@ const (
 	listPageBytes    = 1 << 20
 	maxFates         = 1024
 	maxCachedStreams = 10_000
-	// cacheFresh is how long a definition is used without asking; cacheStale how long it is used while the catalog does not
-	// answer, so that publishing goes on through a catalog failover. Partitions check everything themselves.
+	// cacheFresh is how long a definition is used without asking, and twice that while asking: one that was not used for longer may
+	// be of a stream that was deleted and created again. cacheStale is how long it is used while the catalog does not answer, so
+	// that publishing goes on through a catalog failover. Partitions check everything themselves.
 	cacheFresh = 2 * time.Second
 	cacheStale = 10 * time.Minute
+	// catalogSilence is how long after a question without an answer nobody waits for the answer to another one.
+	catalogSilence = 10 * time.Second
 	// lookupPatience is how long a lookup waits for the shard's owner before it takes the word of a replica here.
 	lookupPatience = time.Second
 )
@@ -59,12 +62,13 @@ type catalogClient struct {
 
 	mu     sync.Mutex
 	cached map[string]*cachedStream
+	silent time.Time // when the catalog left a question without an answer
 }
 
 type cachedStream struct {
 	stream     *catalog.Stream
 	at         time.Time
-	refreshing bool
+	refreshing chan struct{} // closed at the end of the refresh that is under way
 }
 
 func newCatalogClient(b *Broker) *catalogClient {
@@ -126,20 +130,12 @@ func (c *catalogClient) get(ctx context.Context, name string) (*catalog.Stream, 
 	return resp.Stream, nil
 }
 
-// lookup is get through the cache, for the hot path: at most cacheFresh old while the catalog answers. While it does not, a
+// lookup is get through the cache, for the hot path: at most twice cacheFresh old while the catalog answers. While it does not, a
 // replica of the shard here is asked: a node that is cut off goes on serving what it has.
 func (c *catalogClient) lookup(ctx context.Context, name string) (*catalog.Stream, error) {
-	now := time.Now()
-	c.mu.Lock()
-	e := c.cached[name]
-	if e != nil && now.Sub(e.at) < cacheStale {
-		if now.Sub(e.at) >= cacheFresh && !e.refreshing {
-			e.refreshing = c.b.spawn(func(life context.Context) { c.refresh(life, name, e) })
-		}
-		c.mu.Unlock()
-		return e.stream, nil
+	if s := c.known(ctx, name); s != nil {
+		return s, nil
 	}
-	c.mu.Unlock()
 	actx, cancel := context.WithTimeout(ctx, lookupPatience)
 	defer cancel()
 	s, err := c.get(actx, name)
@@ -151,6 +147,45 @@ func (c *catalogClient) lookup(ctx context.Context, name string) (*catalog.Strea
 		return s, nil
 	}
 	return c.get(ctx, name)
+}
+
+// known is the definition in the cache, once the catalog was asked whether it still is one; nil where there is none.
+func (c *catalogClient) known(ctx context.Context, name string) *catalog.Stream {
+	now := time.Now()
+	c.mu.Lock()
+	e := c.cached[name]
+	if e == nil || now.Sub(e.at) >= cacheStale {
+		c.mu.Unlock()
+		return nil
+	}
+	if now.Sub(e.at) >= cacheFresh && e.refreshing == nil {
+		refreshed := make(chan struct{})
+		if c.b.spawn(func(life context.Context) { c.refresh(life, name, e, refreshed) }) {
+			e.refreshing = refreshed
+		}
+	}
+	refreshed := e.refreshing
+	wait := refreshed != nil && now.Sub(e.at) >= 2*cacheFresh && now.Sub(c.silent) >= catalogSilence
+	c.mu.Unlock()
+	if !wait {
+		return e.stream
+	}
+	t := time.NewTimer(lookupPatience)
+	defer t.Stop()
+	select {
+	case <-refreshed:
+		return c.cachedStream(name)
+	case <-t.C:
+		c.noteSilence()
+	case <-ctx.Done():
+	}
+	return e.stream
+}
+
+func (c *catalogClient) noteSilence() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.silent = time.Now()
 }
 
 // local looks a definition up in the shard's replica on this node; it may be old.
@@ -177,13 +212,17 @@ func (c *catalogClient) cachedStream(name string) *catalog.Stream {
 }
 
 // refresh asks again in the background; only a certain answer changes the cache.
-func (c *catalogClient) refresh(ctx context.Context, name string, e *cachedStream) {
+func (c *catalogClient) refresh(ctx context.Context, name string, e *cachedStream, done chan struct{}) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	_, _ = c.get(ctx, name) // an error other than not-found leaves the old definition, by design
+	_, err := c.get(ctx, name) // an error other than not-found leaves the old definition, by design
+	if err != nil && wire.KindOf(err) != wire.KindNotFound {
+		c.noteSilence()
+	}
 	c.mu.Lock()
-	e.refreshing = false
+	e.refreshing = nil
 	c.mu.Unlock()
+	close(done)
 }
 
 // put remembers a definition, unless a newer one is known; nil forgets it. The publish sessions of an incarnation that is no more

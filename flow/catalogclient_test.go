@@ -78,3 +78,28 @@ func TestLateAnswerOfTheCatalogDoesNotEndTheSessionsOfANewerIncarnation(t *testi
 		})
 	}
 }
+
+// A node that did not use a stream for a while, and holds nothing of it, knows the incarnation of before.
+func TestStreamCreatedAnewLongAgoIsKnownEverywhere(t *testing.T) {
+	inMesh(t, 3, nil, func(t *testing.T, m *mesh) {
+		one := StreamConfig{Partitions: 1, Replicas: 1}
+		m.create("orders", one)
+		for i := range m.nodes {
+			m.put(i, "orders", "k", "old")
+		}
+		if err := m.nodes[0].broker.Delete(m.within(10*time.Second), "orders"); err != nil {
+			t.Fatal(err)
+		}
+		m.create("orders", one)
+		time.Sleep(cacheStale / 5)
+		for i := range m.nodes {
+			if got := m.readAll(i, "orders", earliest()); len(got) != 0 {
+				t.Errorf("node %d reads %d events of a stream that is empty", i, len(got))
+			}
+		}
+		time.Sleep(cacheStale / 5)
+		for i := range m.nodes {
+			m.put(i, "orders", "k", "new")
+		}
+	})
+}
