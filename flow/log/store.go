@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -29,9 +31,14 @@ type StoreConfig struct {
 // PebbleStore is the Store on disk. It has no write-ahead log of its own: the journal is one.
 type PebbleStore struct {
 	db        *pebble.DB
+	log       *slog.Logger
 	failed    chan struct{}
 	failOnce  sync.Once
 	err       error
+	full      atomic.Bool   // a flush or compaction found the disk full, and no flush got through since
+	closing   chan struct{} // closed when Close begins
+	closeCtx  context.Context
+	giveUp    context.CancelFunc // ends closeCtx: Close does not wait for space
 	closeOnce sync.Once
 	closeErr  error
 }
@@ -56,7 +63,7 @@ func OpenStore(cfg StoreConfig) (*PebbleStore, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &PebbleStore{failed: make(chan struct{})}
+	s := newStore(cfg.Log)
 	cache := pebble.NewCache(cfg.CacheBytes)
 	defer cache.Unref()
 	opts := &pebble.Options{
@@ -73,21 +80,76 @@ func OpenStore(cfg StoreConfig) (*PebbleStore, error) {
 			// Anything else means that the disk, or what is on it, is bad.
 			BackgroundError: func(err error) {
 				if IsDiskFull(err) {
-					cfg.Log.Warn("small state waits for disk space", "err", err)
+					s.noteFull(err)
 					return
 				}
 				s.fail(err)
 			},
+			FlushEnd: func(i pebble.FlushInfo) {
+				if i.Err == nil {
+					s.full.Store(false)
+				}
+			},
 			DataCorruption: func(i pebble.DataCorruptionInfo) { s.fail(corruptStore(i.Details)) },
 		},
 	}
+	opts.EnsureDefaults()
+	opts.FS = pacedFS{opts.FS, s}
 	db, err := pebble.Open(cfg.Dir, opts)
 	if err != nil {
+		s.giveUp()
 		return nil, storeError("open store", err)
 	}
 	s.db = db
 	return s, nil
 }
+
+func newStore(log *slog.Logger) *PebbleStore {
+	s := &PebbleStore{log: log, failed: make(chan struct{}), closing: make(chan struct{})}
+	s.closeCtx, s.giveUp = context.WithCancel(context.Background())
+	return s
+}
+
+// fullPause is how long a full disk is left alone before the next file is begun: Pebble itself tries again at once, for ever.
+const fullPause = time.Second
+
+// noteFull is called for every try that found the disk full.
+func (s *PebbleStore) noteFull(err error) {
+	if s.full.CompareAndSwap(false, true) {
+		s.log.Warn("small state waits for disk space", "err", storeError("store", err))
+	}
+	select {
+	case <-s.closing:
+		s.giveUp()
+	default:
+	}
+}
+
+// pace holds up what wants to write while the disk is full.
+func (s *PebbleStore) pace() {
+	if !s.full.Load() {
+		return
+	}
+	t := time.NewTimer(fullPause)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-s.closing:
+	}
+}
+
+// pacedFS begins files no faster than the store's pace.
+type pacedFS struct {
+	vfs.FS
+	s *PebbleStore
+}
+
+func (f pacedFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	f.s.pace()
+	return f.FS.Create(name, category)
+}
+
+func (f pacedFS) Unwrap() vfs.FS { return f.FS }
 
 func corruptStore(err error) error {
 	return &wire.Error{Kind: wire.KindCorrupt, Op: "store", Err: err}
@@ -191,12 +253,24 @@ func (s *PebbleStore) Flush(ctx context.Context) error {
 	}
 }
 
-// Close implements Store.
+// Close implements Store. Where the disk is full it closes without the flush: the journal has what is lacking then.
 func (s *PebbleStore) Close() error {
 	s.closeOnce.Do(func() {
+		close(s.closing)
+		defer s.giveUp()
 		// Pebble's own Close leaves the latest memtable to the write-ahead log, which there is not.
-		err := s.Flush(context.Background())
-		s.closeErr = firstError(err, storeError("store close", s.db.Close()))
+		err := s.Flush(s.closeCtx)
+		full := errors.Is(err, context.Canceled)
+		if full {
+			err = nil
+		}
+		err = firstError(err, storeError("store close", s.db.Close()))
+		if full || IsDiskFull(err) {
+			s.log.Warn("closed on a full disk: the latest small state is left to the journal")
+		}
+		if !IsDiskFull(err) {
+			s.closeErr = err
+		}
 	})
 	return s.closeErr
 }
