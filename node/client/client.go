@@ -27,7 +27,7 @@ type Config struct {
 	HTTP *http.Client
 	// Token, where not empty, is sent as a bearer token.
 	Token string
-	// AttemptTimeout bounds one try of a request that is answered at once (not a subscription); default 15 s. A try whose
+	// AttemptTimeout bounds one try of a request, and of a subscription the wait for its answer to begin; default 15 s. A try whose
 	// PublishOptions.Timeout comes near it or is above it may take 5 s more than that.
 	AttemptTimeout time.Duration
 	// MinBackoff and MaxBackoff bound the pause between tries, which doubles and is jittered by half; defaults 25 ms and

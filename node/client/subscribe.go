@@ -70,6 +70,7 @@ type Subscription struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
+	hangUp    context.CancelCauseFunc // ends the connection, of a server that says nothing for too long too
 	body      io.ReadCloser
 	server    uint64
 	r         *bufio.Reader
@@ -112,14 +113,31 @@ func (s *Subscription) Close() error {
 // Cursor resumes behind everything that Next returned with a cursor; before the first one it is the position asked for.
 func (s *Subscription) Cursor() string { return s.cursor }
 
+// silence is how long a server may send nothing, four times the pause between its signs of life: then it hangs, though its host may
+// answer for it.
+const silence = time.Minute
+
+// errSilent is the cause of a connection that the client gave up.
+var errSilent = errors.New("the server says nothing")
+
 // connect opens the stream at the last cursor, trying servers until one accepts.
 func (s *Subscription) connect() error {
 	for ; ; s.attempt++ {
-		resp, idx, err := s.c.send(s.ctx, s.request())
+		ctx, hangUp := context.WithCancelCause(s.ctx)
+		patience := time.AfterFunc(s.c.cfg.AttemptTimeout, func() { hangUp(errSilent) })
+		r := s.request()
+		resp, idx, err := s.c.send(ctx, r)
+		if !patience.Stop() && err == nil {
+			resp.Body.Close()
+			s.c.turn(idx)
+			err = lost(r, s.c.servers[idx%uint64(len(s.c.servers))], errSilent)
+		}
 		if err == nil {
+			s.hangUp = hangUp
 			s.server, s.body, s.r = idx, resp.Body, newLineReader(resp.Body)
 			return nil
 		}
+		hangUp(nil)
 		if s.ctx.Err() != nil {
 			return ctxError(s.ctx, err)
 		}
@@ -208,13 +226,19 @@ func (s *Subscription) note(chunk *Chunk) {
 	}
 }
 
+// drop ends the connection.
+func (s *Subscription) drop() {
+	s.hangUp(nil)
+	s.body.Close()
+}
+
 func (s *Subscription) finish(err error) error {
 	if s.done == nil {
 		s.done = err
 		if context.Cause(s.ctx) == errClosed {
 			s.done = io.EOF // whatever Close met under way
 		}
-		s.body.Close()
+		s.drop()
 		s.cancel(nil)
 	}
 	return s.done
@@ -231,7 +255,7 @@ func (s *Subscription) settle(err error) error {
 	if err == io.EOF && s.req.UntilEnd && (s.asked == 0 || s.came < s.asked) {
 		return s.finish(io.EOF)
 	}
-	s.body.Close()
+	s.drop()
 	var e *Error
 	if errors.As(err, &e) && !e.Retryable && !e.OutcomeUnknown() {
 		return s.finish(err)
@@ -279,11 +303,15 @@ func (l *line) reason() error {
 // read gathers events up to the next cursor. An error comes together with what was read before it.
 func (s *Subscription) read() (Chunk, error) {
 	var chunk Chunk
+	// It runs while a line is waited for, not while the caller takes its time.
+	patience := time.AfterFunc(silence, func() { s.hangUp(errSilent) })
+	defer patience.Stop()
 	for len(chunk.Events) < maxChunk {
 		raw, err := readLine(s.r)
 		if err != nil {
 			return chunk, err
 		}
+		patience.Reset(silence)
 		if len(raw) == 0 {
 			continue
 		}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -133,6 +134,57 @@ func TestLimitCountsOverReconnects(t *testing.T) {
 	if err != io.EOF || strings.Join(got, " ") != "v0/0 v0/1 v0/2" {
 		t.Errorf("got %v, %v; queries %v", got, err, queries())
 	}
+}
+
+// hanging is a body that gives what it has and then nothing until ctx ends.
+type hanging struct {
+	io.Reader
+	ctx context.Context
+}
+
+func (h *hanging) Read(b []byte) (int, error) {
+	if n, err := h.Reader.Read(b); err == nil {
+		return n, nil
+	}
+	<-h.ctx.Done()
+	return 0, context.Cause(h.ctx)
+}
+
+func (h *hanging) Close() error { return nil }
+
+func TestSubscriptionLeavesAServerThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked []string
+		answer := func(r *http.Request) (*http.Response, error) {
+			asked = append(asked, r.URL.Host+" "+r.URL.Query().Get("from"))
+			var rest io.Reader
+			switch len(asked) {
+			case 1: // takes the connection, and that is all
+				<-r.Context().Done()
+				return nil, context.Cause(r.Context())
+			case 2: // stops in the middle
+				rest = strings.NewReader(ev(0, 0) + `{"cursor":"c1"}` + "\n" + `{"stream"`)
+			default:
+				rest = strings.NewReader(ev(0, 1) + `{"cursor":"c2"}` + "\n")
+				return &http.Response{StatusCode: 200, Body: io.NopCloser(rest)}, nil
+			}
+			return &http.Response{StatusCode: 200, Body: &hanging{rest, r.Context()}}, nil
+		}
+		c := newTestClient(t, Config{Servers: []string{"a", "b", "c"}, HTTP: &http.Client{Transport: roundTrip(answer)}})
+		sub, err := c.Subscribe(t.Context(), "s", SubscribeRequest{From: "earliest", UntilEnd: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, err := sub.Next()
+		if err != nil || len(first.Events) != 1 {
+			t.Fatalf("%v, %v", first, err)
+		}
+		time.Sleep(time.Hour) // a reader may take its time
+		got, err := readAll(t, sub)
+		if err != io.EOF || strings.Join(got, " ") != "v0/1" || strings.Join(asked, ", ") != "a earliest, b earliest, c c1" {
+			t.Errorf("got %v, %v; asked %q", got, err, asked)
+		}
+	})
 }
 
 func TestCursorDoesNotPassWhatTheLimitLeftOut(t *testing.T) {
