@@ -186,7 +186,10 @@ func (r *run) batch(*rapid.T) {
 
 func (r *run) trim(*rapid.T) {
 	stamp := r.stamp()
-	start := rapid.Uint64Range(0, uint64(len(r.m.events))+2).Draw(r.t, "start")
+	start := uint64(len(r.m.events))
+	if rapid.Bool().Draw(r.t, "some stay") {
+		start = rapid.Uint64Range(0, start+2).Draw(r.t, "start")
+	}
 	r.m.tick(stamp)
 	r.m.start = min(max(r.m.start, start), uint64(len(r.m.events)))
 	r.propose(EncodeTrim(nil, start, stamp), TrimResult{Start: r.m.start})
@@ -242,11 +245,30 @@ func (r *run) snapshot(t *rapid.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rapid.Bool().Draw(t, "installed") {
+	switch rapid.SampledFrom([]string{"installed", "crash before it is committed", "dropped"}).Draw(t, "then") {
+	case "installed":
 		to.install(staged, applied)
-	} else if err := staged.(io.Closer).Close(); err != nil {
-		t.Fatal(err)
+	case "dropped":
+		if err := staged.(io.Closer).Close(); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		if err := to.p.Install(staged, to.store.NewBatch()); err != nil {
+			t.Fatal(err)
+		}
+		to.sync(rapid.Bool().Draw(t, "flush"))
+		r.crash(to)
 	}
+}
+
+// crash loses what was not durable, by chance.
+func (r *run) crash(h *host) {
+	h.crash(r.entries, func(n int64) int64 {
+		if n == 0 {
+			return 0
+		}
+		return r.rnd.Int64N(n + 1)
+	})
 }
 
 func (r *run) check(t *rapid.T) {
@@ -309,12 +331,16 @@ func TestReplicasAgreeWithEachOtherAndTheModel(t *testing.T) {
 			"apply": func(t *rapid.T) { r.catchUp(r.drawHost(t), 20) },
 			"sync":  func(t *rapid.T) { r.drawHost(t).sync(rapid.Bool().Draw(t, "flush")) },
 			"crash": func(t *rapid.T) {
-				r.drawHost(t).crash(r.entries, func(n int64) int64 {
-					if n == 0 {
-						return 0
-					}
-					return r.rnd.Int64N(n + 1)
-				})
+				h := r.drawHost(t)
+				for range rapid.IntRange(1, 2).Draw(t, "crashes") { // the second before anything is written
+					r.crash(h)
+				}
+			},
+			"trim, sync": func(t *rapid.T) {
+				h := r.drawHost(t)
+				r.trim(t)
+				r.catchUp(h, len(r.entries))
+				h.sync(rapid.Bool().Draw(t, "flush"))
 			},
 			"restart": func(t *rapid.T) {
 				h := r.drawHost(t)
