@@ -27,6 +27,12 @@ func ceAttr(rec *batch.Record, name, value string) error {
 		return invalid("ce-" + clip(name) + " is not UTF-8")
 	}
 	switch name {
+	case "subject", "partitionkey", "dataschema", "datacontenttype":
+		if value == "" { // as a key it would gather all such events in one partition
+			return invalid("CloudEvents attribute " + name + " is empty; leave it out where there is none")
+		}
+	}
+	switch name {
 	case "specversion":
 		if value != ceVersion {
 			return invalid("CloudEvents specversion " + strconv.Quote(clip(value)) + " is not supported; 1.0 is")

@@ -501,7 +501,8 @@ func TestBadCloudEventsAreRefused(t *testing.T) {
 	w := newWorld(t)
 	good := []string{"Ce-Specversion: 1.0", "Ce-Id: 1", "Ce-Source: /s", "Ce-Type: t"}
 	w.expect(200, "", "POST", "/v1/streams/a/events", "x", append(good, textType)...)
-	for _, bad := range []string{"Ce-Subject: %ff%fe", "Ce-Subject: \xff", "Ce-Time: noon", "Ce-Datacontenttype: a/b", "Ce-A_b: 1", "Ce-Id: 2"} {
+	for _, bad := range []string{"Ce-Subject: %ff%fe", "Ce-Subject: \xff", "Ce-Time: noon", "Ce-Datacontenttype: a/b", "Ce-A_b: 1", "Ce-Id: 2",
+		"Ce-Subject: ", `Ce-Partitionkey: ""`, "Ce-Dataschema: "} {
 		w.expect(400, codeInvalid, "POST", "/v1/streams/a/events", "x", append(good, bad)...)
 	}
 	w.expect(400, codeInvalid, "POST", "/v1/streams/a/events", "x", good[1:]...)
@@ -511,7 +512,8 @@ func TestBadCloudEventsAreRefused(t *testing.T) {
 	for _, body := range []string{`{}`, `[]`, `{"specversion":"1.0","id":"1","source":"s"}`, `{"specversion":"1.0","id":1,"source":"s","type":"t"}`,
 		`{"specversion":"1.0","id":"1","id":"2","source":"s","type":"t"}`, `{"specversion":"1.0","id":"1","source":"s","type":"t","data":1,"data_base64":"AA=="}`,
 		`{"specversion":"1.0","id":"1","source":"s","type":"t","data_base64":"*"}`, `{"specversion":"1.0","id":"1","source":"s","type":"t","x":{}}`,
-		`{"specversion":"1.0","id":"1","source":"s","type":"t"`, `{"specversion":"1.0","id":"1","source":"s","type":"t","UP":"x"}`} {
+		`{"specversion":"1.0","id":"1","source":"s","type":"t"`, `{"specversion":"1.0","id":"1","source":"s","type":"t","UP":"x"}`,
+		`{"specversion":"1.0","id":"1","source":"s","type":"t","subject":""}`} {
 		w.expect(400, codeInvalid, "POST", "/v1/streams/a/events", body, "Content-Type: application/cloudevents+json; charset=utf-8")
 		w.expect(400, codeInvalid, "POST", "/v1/streams/a/events/batch", "["+body+"]", "Content-Type: application/cloudevents-batch+json")
 	}
