@@ -2,6 +2,7 @@ package flow
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -102,4 +103,39 @@ func TestStreamCreatedAnewLongAgoIsKnownEverywhere(t *testing.T) {
 			m.put(i, "orders", "k", "new")
 		}
 	})
+}
+
+// The definition in the caches is fresh; who holds nothing of the stream learns only from the catalog that it is gone.
+func TestReaderComesJustAfterTheStreamWasDeleted(t *testing.T) {
+	for name, again := range map[string]bool{"and created again": true, "for good": false} {
+		t.Run(name, func(t *testing.T) {
+			inMesh(t, 3, nil, func(t *testing.T, m *mesh) {
+				one := StreamConfig{Partitions: 1, Replicas: 1}
+				m.create("orders", one)
+				for i := range m.nodes {
+					m.put(i, "orders", "k", "old")
+				}
+				if err := m.nodes[0].broker.Delete(m.within(10*time.Second), "orders"); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(cacheFresh / 8) // the replica is removed
+				if again {
+					m.create("orders", one)
+				}
+				var readers sync.WaitGroup
+				for i := range m.nodes {
+					readers.Go(func() {
+						sub, err := m.nodes[i].broker.Subscribe(m.within(20*time.Second), "orders", earliest())
+						switch {
+						case !again && wire.CodeOf(err) != wire.CodeStreamNotFound, again && err != nil:
+							t.Errorf("node %d: %v", i, err)
+						case again:
+							_ = sub.Close()
+						}
+					})
+				}
+				readers.Wait()
+			})
+		})
+	}
 }

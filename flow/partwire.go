@@ -3,6 +3,7 @@ package flow
 import (
 	"context"
 
+	"github.com/skeinmesh/skein/flow/catalog"
 	"github.com/skeinmesh/skein/flow/partition"
 	"github.com/skeinmesh/skein/ring"
 	"github.com/skeinmesh/skein/transport/wire"
@@ -60,6 +61,24 @@ func (b *Broker) HandlePartition(ctx context.Context, _ ring.NodeID, body []byte
 		return nil, wire.Errorf(wire.KindInvalid, "", "partition operation %d is not known to this version", req.Op)
 	}
 	return wire.Marshal(&resp)
+}
+
+// askPartition asks a partition's owner. Where none answers for a while, the catalog is asked whether the partition still belongs to the
+// stream: the owner of one that was deleted never answers. That is KindNotFound with CodeStreamNotFound.
+func (b *Broker) askPartition(ctx context.Context, s *catalog.Stream, p *catalog.Partition, req partitionRequest) (partitionResponse, error) {
+	actx, cancel := context.WithTimeout(ctx, lookupPatience)
+	resp, err := b.askOwner(actx, foundersOf(p), req)
+	cancel()
+	if wire.KindOf(err) != wire.KindUnavailable || ctx.Err() != nil {
+		return resp, err
+	}
+	actx, cancel = context.WithTimeout(ctx, attemptTimeout)
+	gone, _ := b.catalog.lost(actx, s.Name, p.Group) // without an answer nothing is certain
+	cancel()
+	if gone {
+		return resp, streamNotFound(s.Name)
+	}
+	return b.askOwner(ctx, foundersOf(p), req)
 }
 
 // askOwner asks a partition's owner, past every write acknowledged before.

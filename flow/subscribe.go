@@ -66,15 +66,17 @@ func (b *Broker) Subscribe(ctx context.Context, stream string, req SubscribeRequ
 	if err != nil {
 		return nil, err
 	}
-	parts, err := targets(s, req)
-	if err != nil {
-		return nil, err
+	parts, starts, ends, err := b.resolve(ctx, s, req)
+	if wire.KindOf(err) == wire.KindNotFound {
+		b.catalog.put(stream, nil)
 	}
-	starts, ends, err := b.resolve(ctx, s, parts, req)
-	if err != nil {
-		if wire.KindOf(err) == wire.KindNotFound {
-			b.catalog.put(stream, nil)
+	if wire.CodeOf(err) == wire.CodeStreamNotFound { // the definition was that of an incarnation that is no more
+		if s, err = b.catalog.lookup(ctx, stream); err != nil {
+			return nil, err
 		}
+		parts, starts, ends, err = b.resolve(ctx, s, req)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if !b.cfg.ReadBudget.TryReserve(readTokens * minChunk) {
@@ -125,15 +127,18 @@ func targets(s *catalog.Stream, req SubscribeRequest) ([]*catalog.Partition, err
 	return out, nil
 }
 
-// resolve turns the position into a first offset for each partition, and with UntilEnd into an end.
-func (b *Broker) resolve(ctx context.Context, s *catalog.Stream, parts []*catalog.Partition, req SubscribeRequest) (starts, ends map[ring.PartitionID]uint64, err error) {
+// resolve finds the partitions to read and turns the position into a first offset for each, and with UntilEnd into an end.
+func (b *Broker) resolve(ctx context.Context, s *catalog.Stream, req SubscribeRequest) (parts []*catalog.Partition, starts, ends map[ring.PartitionID]uint64, err error) {
+	if parts, err = targets(s, req); err != nil {
+		return nil, nil, nil, err
+	}
 	if req.From.Kind == FromCursor && req.From.Cursor.Stream != s.ID {
-		return nil, nil, wire.Errorf(wire.KindInvalid, "foreign-cursor",
+		return nil, nil, nil, wire.Errorf(wire.KindInvalid, "foreign-cursor",
 			"the cursor belongs to another stream, or to an earlier incarnation of %s; start from earliest or latest", s.Name)
 	}
 	for p := range req.From.Offsets {
 		if _, ok := s.Partition(p); !ok {
-			return nil, nil, partitionNotFound(s.Name, p)
+			return nil, nil, nil, partitionNotFound(s.Name, p)
 		}
 	}
 	var mu sync.Mutex
@@ -144,7 +149,7 @@ func (b *Broker) resolve(ctx context.Context, s *catalog.Stream, parts []*catalo
 	g, gctx := errgroup.WithContext(ctx)
 	for _, p := range parts {
 		g.Go(func() error {
-			start, end, err := b.resolveOne(gctx, p, req)
+			start, end, err := b.resolveOne(gctx, s, p, req)
 			if err != nil {
 				return fmt.Errorf("partition %d: %w", p.ID, err)
 			}
@@ -157,10 +162,10 @@ func (b *Broker) resolve(ctx context.Context, s *catalog.Stream, parts []*catalo
 			return nil
 		})
 	}
-	return starts, ends, g.Wait()
+	return parts, starts, ends, g.Wait()
 }
 
-func (b *Broker) resolveOne(ctx context.Context, p *catalog.Partition, req SubscribeRequest) (start, end uint64, err error) {
+func (b *Broker) resolveOne(ctx context.Context, s *catalog.Stream, p *catalog.Partition, req SubscribeRequest) (start, end uint64, err error) {
 	kind := req.From.Kind
 	var resp partitionResponse
 	local, lok := b.localPartition(p.Group)
@@ -169,7 +174,7 @@ func (b *Broker) resolveOne(ctx context.Context, p *catalog.Partition, req Subsc
 		if kind == FromTime {
 			ask.Op, ask.Time = opSeek, req.From.At.UnixMilli()
 		}
-		if resp, err = b.askOwner(ctx, foundersOf(p), ask); err != nil {
+		if resp, err = b.askPartition(ctx, s, p, ask); err != nil {
 			return 0, 0, err
 		}
 	} else if lok {
@@ -352,7 +357,7 @@ func (b *Broker) EventAt(ctx context.Context, stream string, id ring.PartitionID
 		return Event{}, partitionNotFound(s.Name, id)
 	}
 	if local, ok := b.localPartition(p.Group); !ok || offset >= local.Next() || offset < local.Start() {
-		resp, err := b.askOwner(ctx, foundersOf(p), partitionRequest{Op: opEnd, Group: p.Group})
+		resp, err := b.askPartition(ctx, s, p, partitionRequest{Op: opEnd, Group: p.Group})
 		if err != nil {
 			return Event{}, err
 		}
