@@ -139,3 +139,33 @@ func TestReaderComesJustAfterTheStreamWasDeleted(t *testing.T) {
 		})
 	}
 }
+
+// Their nodes know the definition of before, and sent nothing to its partitions whose outcome they would have to wait for.
+func TestPublisherFindsTheStreamThatWasJustCreatedAnew(t *testing.T) {
+	inMesh(t, 3, nil, func(t *testing.T, m *mesh) {
+		one := StreamConfig{Partitions: 1, Replicas: 1}
+		m.create("orders", one)
+		for i := range m.nodes {
+			if _, err := m.nodes[i].broker.Get(m.within(10*time.Second), "orders"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := m.nodes[0].broker.Delete(m.within(10*time.Second), "orders"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(cacheFresh / 8) // the replica is removed
+		m.create("orders", one)
+		var publishers sync.WaitGroup
+		for i := range m.nodes {
+			publishers.Go(func() {
+				if _, err := m.publish(i, "orders", event("k", "new"), PublishOptions{}, 10*time.Second); err != nil {
+					t.Errorf("node %d: %v", i, err)
+				}
+			})
+		}
+		publishers.Wait()
+		if got := m.readAll(0, "orders", earliest()); len(got) != len(m.nodes) {
+			t.Errorf("%d events are stored", len(got))
+		}
+	})
+}

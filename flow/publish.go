@@ -49,7 +49,6 @@ func (b *Broker) publish(ctx context.Context, stream string, recs []batch.Record
 	if err != nil {
 		return nil, err
 	}
-	req := &request{results: make([]PublishResult, len(recs)), ack: o.Ack, done: make(chan struct{})}
 	size := sizeOf(recs)
 	reserve := min(size, b.cfg.PublishBudget.Limit()) // one request larger than the budget passes alone
 	if err := b.cfg.PublishBudget.Reserve(ctx, reserve); err != nil {
@@ -57,15 +56,27 @@ func (b *Broker) publish(ctx context.Context, stream string, recs []batch.Record
 	}
 	defer b.cfg.PublishBudget.Release(reserve)
 
-	b.await(ctx, req, b.route(s, recs, o, req))
-	b.metrics.published(req, size, time.Since(started))
-	if err := wholeFailure(req.results); err != nil {
-		if wire.KindOf(err) == wire.KindNotFound { // the partitions are gone: the definition in the cache is of a deleted incarnation
-			b.catalog.put(stream, nil)
+	req := b.publishTo(ctx, s, recs, o)
+	err = wholeFailure(req.results)
+	if wire.KindOf(err) == wire.KindNotFound { // the partitions are gone: the definition in the cache is of a deleted incarnation
+		b.catalog.put(stream, nil)
+		if now, lerr := b.streamFor(ctx, stream, o.AutoCreate); lerr == nil && now.ID != s.ID {
+			req = b.publishTo(ctx, now, recs, o) // nothing was stored
+			err = wholeFailure(req.results)
 		}
+	}
+	b.metrics.published(req, size, time.Since(started))
+	if err != nil {
 		return nil, err
 	}
 	return req.results, nil
+}
+
+// publishTo appends events to one incarnation of a stream, and waits for their results.
+func (b *Broker) publishTo(ctx context.Context, s *catalog.Stream, recs []batch.Record, o PublishOptions) *request {
+	req := &request{results: make([]PublishResult, len(recs)), ack: o.Ack, done: make(chan struct{})}
+	b.await(ctx, req, b.route(s, recs, o, req))
+	return req
 }
 
 // streamFor finds the definition, creating it where that is wanted.
