@@ -88,6 +88,7 @@ func TestComplaints(t *testing.T) {
 		{"replace_after: 5 minutes\n", `"5 minutes" is no time span`},
 		{"memory_budget: lots\n", `"lots" is no size`},
 		{"raft: {election_ms: 1.5}\n", "wants milliseconds"},
+		{"raft: {election_ms: 99999999999999999999}\n", "raft.election_ms: 99999999999999999999 is out of range"},
 		{"raft: {election_ms: 100}\n", "100 is below 4 heartbeats of 100 ms"},
 		{"name: a\nname: b\n", "skein.yaml:2:"},
 		{"http.addr: 127.0.0.1:1\nhttp: {addr: \"127.0.0.1:2\"}\n", "http.addr: given twice, first at"},

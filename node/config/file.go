@@ -36,7 +36,7 @@ func readFile(path string) ([]entry, error) {
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
+		return nil, err // it names the file
 	}
 	if len(data) > maxFile {
 		return nil, &Error{Origin: path, Msg: "is larger than 1 MiB: that is no configuration file"}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -111,7 +112,11 @@ func (k *Key) setMillis(f *Millis, v scalar) error {
 	if v.kind == isList || v.kind == isBool || v.kind == isFloat {
 		return k.mismatch(v, "")
 	}
-	if n, err := strconv.ParseInt(v.text, 10, 64); err == nil {
+	n, err := strconv.ParseInt(v.text, 10, 64)
+	if errors.Is(err, strconv.ErrRange) {
+		return fmt.Errorf("%s is out of range", v.text)
+	}
+	if err == nil {
 		if n < 0 || n > math.MaxInt64/int64(time.Millisecond) {
 			return fmt.Errorf("%d is out of range", n)
 		}
