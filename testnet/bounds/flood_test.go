@@ -229,7 +229,7 @@ func (f *flood) read(node int) error {
 		chunk, err := sub.Next()
 		if err == io.EOF {
 			f.history.Final(reader)
-			return ctx.Err()
+			return nil
 		}
 		if err != nil {
 			return err

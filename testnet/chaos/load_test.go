@@ -153,7 +153,7 @@ func (l *load) followLines(ctx context.Context, reader string) error {
 		for i := range chunk.Events {
 			l.saw(reader, received(&chunk.Events[i]))
 		}
-		if err == io.EOF && ctx.Err() != nil {
+		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 			return nil
 		}
 		if err != nil {
@@ -275,7 +275,7 @@ func (w *world) readThrough(node int) (map[uint32]uint64, error) {
 		switch {
 		case err == io.EOF:
 			w.history.Final(reader)
-			return next, ctx.Err()
+			return next, nil
 		case err != nil:
 			return nil, err
 		}
