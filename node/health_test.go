@@ -49,7 +49,7 @@ func (m *testMesh) leave(i int) {
 func TestNodeWithoutAMeshSaysSo(t *testing.T) {
 	cfg := config.Default()
 	cfg.Name, cfg.ClusterID, cfg.DataDir = "alone", "test", t.TempDir()
-	cfg.HTTP.Addr, cfg.Gossip.Addr, cfg.Join = "127.0.0.1:0", freePort(t), []string{freePort(t)}
+	cfg.HTTP.Addr, cfg.Gossip.Addr, cfg.Join = "127.0.0.1:0", gossipAddr(), []string{gossipAddr()}
 	n, err := newNode(cfg, slog.New(slog.DiscardHandler), memnet.New().Node("127.0.9.1:1"))
 	if err != nil {
 		t.Fatal(err)

@@ -7,11 +7,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -56,14 +57,13 @@ func (b *syncBuffer) String() string {
 	return b.b.String()
 }
 
-func freePort(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().String()
+var gossipHosts atomic.Uint32
+
+// gossipAddr is an address for one node's gossip, on a loopback address of its own: on a shared one, a port that was free may be taken
+// by anybody, also while the node restarts.
+func gossipAddr() string {
+	pid := os.Getpid()
+	return fmt.Sprintf("127.%d.%d.%d:8402", 64+pid>>8%64, pid&0xff, 1+gossipHosts.Add(1)%250)
 }
 
 // startMesh runs n nodes and waits until they are one mesh whose groups have their replicas.
@@ -77,7 +77,7 @@ func startMesh(t *testing.T, n int) *testMesh {
 		cfg.Name = fmt.Sprintf("n%d", i)
 		cfg.ClusterID = "test"
 		cfg.DataDir = filepath.Join(dir, cfg.Name)
-		cfg.HTTP.Addr, cfg.Gossip.Addr = "127.0.0.1:0", freePort(t)
+		cfg.HTTP.Addr, cfg.Gossip.Addr = "127.0.0.1:0", gossipAddr()
 		cfg.Found = i == 0
 		if i > 0 {
 			cfg.Join = []string{m.nodes[0].cfg.Gossip.Addr}
