@@ -303,8 +303,9 @@ func (l *line) reason() error {
 // read gathers events up to the next cursor. An error comes together with what was read before it.
 func (s *Subscription) read() (Chunk, error) {
 	var chunk Chunk
-	// It runs while a line is waited for, not while the caller takes its time.
-	patience := time.AfterFunc(silence, func() { s.hangUp(errSilent) })
+	// It runs while a line is waited for, not while the caller takes its time. It may fire late, when there is another connection.
+	hangUp := s.hangUp
+	patience := time.AfterFunc(silence, func() { hangUp(errSilent) })
 	defer patience.Stop()
 	for len(chunk.Events) < maxChunk {
 		raw, err := readLine(s.r)
