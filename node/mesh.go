@@ -109,7 +109,7 @@ func (p meshPages) judge(s *api.MeshSummary) {
 	if n := len(s.UnderReplicated); n > 0 {
 		s.Reasons = append(s.Reasons, fmt.Sprintf("%d partitions have fewer live copies than wanted", n))
 	}
-	if s.Alive+s.Suspect == 2 && p.n.gossip.View().Len() == 2 { // of three that one left, each partition keeps its three voters
+	if ofTwo(p.n.gossip.View()) {
 		s.Reasons = append(s.Reasons, twoNodes)
 	}
 	switch {

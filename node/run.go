@@ -161,6 +161,9 @@ func (n *Node) announceOwners(ctx context.Context) error {
 // twoNodes is what a mesh of two should know about itself.
 const twoNodes = "two nodes: the loss of the node that holds a partition's only voter stops writes to it until that node is back; add a third node"
 
+// ofTwo is true of a mesh of two nodes, but not of one of three that one left: there each partition keeps its three voters.
+func ofTwo(v *view.View) bool { return v.Len() == 2 && v.CountPresent() == 2 }
+
 // followView keeps the transport's peers in step with gossip, and warns of a mesh of two.
 func (n *Node) followView(ctx context.Context) error {
 	const settle = 30 * time.Second // most meshes of two are on their way to three
@@ -172,7 +175,7 @@ func (n *Node) followView(ctx context.Context) error {
 		changed := n.gossip.Changed()
 		v := n.gossip.View()
 		n.peers.SetPeers(n.dir.Addresses())
-		if v.CountPresent() != 2 || v.Len() > 2 {
+		if !ofTwo(v) {
 			warn.Stop()
 			two = false
 		} else if !two {
