@@ -108,7 +108,7 @@ func scanFixed(b []byte, n int) (int, uint64, error) {
 	return n, 0, nil
 }
 
-// scanSized reads a length of width bytes after the type byte; extra bytes follow on top of it.
+// scanSized reads a length of width bytes after the type byte; so many bytes follow.
 func scanSized(b []byte, width int) (int, uint64, error) {
 	n, err := scanUint(b, width)
 	if err != nil {
