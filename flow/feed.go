@@ -96,7 +96,7 @@ func (f *feed) drainSource(ctx context.Context, src source) error {
 		if err := src.ready(ctx, f.next, f.looked); err != nil {
 			return err
 		}
-		// First the token, then the bytes: a stopped reader holds no more than its tokens.
+		// First the token, then the bytes: a stopped reader holds no more than its tokens, and one frame of each remote source.
 		extra, err := f.sub.takeToken()
 		if err != nil {
 			return err

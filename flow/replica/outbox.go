@@ -12,16 +12,16 @@ import (
 // frameTarget is where a frame is closed and the next begun; only one larger message makes a larger frame.
 const frameTarget = 1 << 20
 
-// outbox gathers the messages of all groups to one peer into few frames. Groups add without blocking; one goroutine hands
-// frames to the Sender as fast as it takes them, so that frames grow exactly when the sender is busy. Order is kept per peer
-// and class. A full queue drops, and raft is told. Whoever adds kicks afterwards.
+// outbox gathers the messages of all groups to one peer into few frames. Groups add without blocking. On a quiet node the group itself
+// hands frames to the Sender, else one goroutine does as fast as it takes them, so that frames grow exactly when the sender is busy.
+// Order is kept per peer and class. A full queue drops, and raft is told. Whoever adds kicks afterwards.
 type outbox struct {
 	h     *Host
 	limit int
 	wake  chan struct{}
 
 	mu sync.Mutex
-	// gather runs while messages that can wait are gathering; it wakes run once for all of them.
+	// gather runs while anything is queued; it wakes run once for all that can wait.
 	gather    *time.Timer
 	gathering bool
 	lanes     map[laneKey]*lane
@@ -60,7 +60,7 @@ func newOutbox(h *Host) *outbox {
 	return o
 }
 
-// add queues one message; false when it was dropped. wait: nobody waits for it, so it may gather with others (canWait).
+// add queues one message; false when it was dropped. wait: nobody waits for it, so it may gather with others (canWait, repeats).
 func (o *outbox) add(to ring.NodeID, g ring.GroupID, m *pb.Message, wait bool) bool {
 	key := laneKey{to, classOf(m)}
 	o.mu.Lock()
