@@ -10,6 +10,7 @@ import (
 
 	"github.com/skeinmesh/skein/flow/batch"
 	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/testnet/virtual"
 	"github.com/skeinmesh/skein/transport/wire"
 )
 
@@ -92,13 +93,13 @@ func TestStreamCreatedAnewLongAgoIsKnownEverywhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.create("orders", one)
-		time.Sleep(cacheStale / 5)
+		virtual.Sleep(cacheStale / 5)
 		for i := range m.nodes {
 			if got := m.readAll(i, "orders", earliest()); len(got) != 0 {
 				t.Errorf("node %d reads %d events of a stream that is empty", i, len(got))
 			}
 		}
-		time.Sleep(cacheStale / 5)
+		virtual.Sleep(cacheStale / 5)
 		for i := range m.nodes {
 			m.put(i, "orders", "k", "new")
 		}
@@ -118,7 +119,7 @@ func TestReaderComesJustAfterTheStreamWasDeleted(t *testing.T) {
 				if err := m.nodes[0].broker.Delete(m.within(10*time.Second), "orders"); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(cacheFresh / 8) // the replica is removed
+				virtual.Sleep(cacheFresh / 8) // the replica is removed
 				if again {
 					m.create("orders", one)
 				}
@@ -153,7 +154,7 @@ func TestPublisherFindsTheStreamThatWasJustCreatedAnew(t *testing.T) {
 		if err := m.nodes[0].broker.Delete(m.within(10*time.Second), "orders"); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(cacheFresh / 8) // the replica is removed
+		virtual.Sleep(cacheFresh / 8) // the replica is removed
 		m.create("orders", one)
 		var publishers sync.WaitGroup
 		for i := range m.nodes {

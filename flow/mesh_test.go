@@ -21,6 +21,7 @@ import (
 	"github.com/skeinmesh/skein/flow/partition"
 	"github.com/skeinmesh/skein/flow/replica"
 	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/testnet/virtual"
 	"github.com/skeinmesh/skein/transport/wire"
 )
 
@@ -143,7 +144,7 @@ type slowJournal struct {
 
 func (j slowJournal) Append(writes []log.Write, sync bool, done func(error)) {
 	j.Journal.Append(writes, sync, func(err error) {
-		time.Sleep(time.Duration(j.lag.Load()))
+		virtual.Sleep(time.Duration(j.lag.Load()))
 		done(err)
 	})
 }
@@ -252,7 +253,7 @@ func (m *mesh) owner(g ring.GroupID) *node {
 				}
 			}
 		}
-		time.Sleep(10 * time.Millisecond)
+		virtual.Sleep(10 * time.Millisecond)
 	}
 	m.t.Fatalf("group %s has no owner", g)
 	return nil

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/skeinmesh/skein/flow/batch"
+	"github.com/skeinmesh/skein/testnet/virtual"
 	"github.com/skeinmesh/skein/transport/wire"
 )
 
@@ -113,18 +114,18 @@ func storm(t *testing.T, m *mesh, stream string, publishers int, retry bool, dea
 				for try := 0; ; try++ {
 					i := (p + n + try) % len(m.nodes)
 					if !m.nodes[i].isUp() {
-						time.Sleep(time.Millisecond)
+						virtual.Sleep(time.Millisecond)
 						continue
 					}
 					r, err := m.publish(i, stream, rec, PublishOptions{}, deadline)
 					if retry && err != nil && try < 10_000 {
-						time.Sleep(10 * time.Millisecond)
+						virtual.Sleep(10 * time.Millisecond)
 						continue
 					}
 					h.note(t, value, r, err)
 					break
 				}
-				time.Sleep(15 * time.Millisecond)
+				virtual.Sleep(15 * time.Millisecond)
 			}
 		})
 	}
@@ -151,7 +152,7 @@ func TestTransfersWhileMessagesFlowLoseAndRepeatNothing(t *testing.T) {
 						lg, _ := owner.host.Group(g)
 						to := m.nodes[(owner.i+1)%3].id
 						_ = lg.Transfer(m.within(2*time.Second), to) // it may come to nothing; another is tried
-						time.Sleep(100 * time.Millisecond)
+						virtual.Sleep(100 * time.Millisecond)
 					}
 				})
 				h.check(t, m, "orders")
@@ -173,12 +174,12 @@ func TestCutsWhileMessagesFlowLoseAndRepeatNothing(t *testing.T) {
 							i = m.owner(info.Partitions[0].Group).i
 						}
 						m.isolate(i, true)
-						time.Sleep(time.Duration(r.IntN(1500)) * time.Millisecond)
+						virtual.Sleep(time.Duration(r.IntN(1500)) * time.Millisecond)
 						m.isolate(i, false)
-						time.Sleep(time.Duration(r.IntN(1000)) * time.Millisecond)
+						virtual.Sleep(time.Duration(r.IntN(1000)) * time.Millisecond)
 					}
 				})
-				time.Sleep(2 * time.Second)
+				virtual.Sleep(2 * time.Second)
 				h.check(t, m, "orders")
 			})
 		})
@@ -200,14 +201,14 @@ func TestRestartsWhileMessagesFlowLoseAndRepeatNothing(t *testing.T) {
 						for _, i := range down {
 							m.nodes[i].crash()
 						}
-						time.Sleep(time.Duration(r.IntN(1000)) * time.Millisecond)
+						virtual.Sleep(time.Duration(r.IntN(1000)) * time.Millisecond)
 						for _, i := range down {
 							m.nodes[i].start()
 						}
-						time.Sleep(time.Duration(500+r.IntN(1000)) * time.Millisecond)
+						virtual.Sleep(time.Duration(500+r.IntN(1000)) * time.Millisecond)
 					}
 				})
-				time.Sleep(2 * time.Second)
+				virtual.Sleep(2 * time.Second)
 				h.check(t, m, "orders")
 			})
 		})

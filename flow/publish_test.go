@@ -10,6 +10,7 @@ import (
 
 	"github.com/skeinmesh/skein/flow/batch"
 	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/testnet/virtual"
 	"github.com/skeinmesh/skein/transport/wire"
 )
 
@@ -186,12 +187,12 @@ func TestMinCopiesOutOfReachRefuses(t *testing.T) {
 		}
 		other := (owner.i + 1) % 3
 		m.nodes[other].stop()
-		time.Sleep(2 * time.Second) // beyond the election timeout
+		virtual.Sleep(2 * time.Second) // beyond the election timeout
 		if _, err := m.publish(owner.i, "orders", event("k", "b"), PublishOptions{}, 5*time.Second); wire.CodeOf(err) != wire.CodeTooFewCopies {
 			t.Fatalf("got %v", err)
 		}
 		m.nodes[other].start()
-		time.Sleep(2 * time.Second)
+		virtual.Sleep(2 * time.Second)
 		m.put(owner.i, "orders", "k", "c")
 		if got := values(m.readAll(other, "orders", earliest())); strings.Join(got, "") != "ac" {
 			t.Errorf("got %q", got)
@@ -242,9 +243,9 @@ func TestIdleSessionEndsAndIsOpenedAnew(t *testing.T) {
 		m.create("orders", StreamConfig{Partitions: 1})
 		m.put(0, "orders", "k", "a")
 		first := m.onlySession(0)
-		time.Sleep(sessionIdle + 10*time.Second) // the connection ends
+		virtual.Sleep(sessionIdle + 10*time.Second) // the connection ends
 		m.put(0, "orders", "k", "b")
-		time.Sleep(3 * sessionIdle)
+		virtual.Sleep(3 * sessionIdle)
 		if ss := m.nodes[0].broker.openSessions(); len(ss) != 0 {
 			t.Errorf("%d sessions without traffic", len(ss))
 		}
@@ -252,7 +253,7 @@ func TestIdleSessionEndsAndIsOpenedAnew(t *testing.T) {
 		if m.onlySession(0) == first {
 			t.Error("a retired session came back")
 		}
-		time.Sleep(16 * time.Minute) // the partition forgets sessions
+		virtual.Sleep(16 * time.Minute) // the partition forgets sessions
 		m.put(0, "orders", "k", "d")
 		if got := values(m.readAll(1, "orders", earliest())); strings.Join(got, "") != "abcd" {
 			t.Errorf("got %q", got)
@@ -272,7 +273,7 @@ func TestSessionDoesNotRetireUnderARequest(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(5 * sessionIdle)
+		virtual.Sleep(5 * sessionIdle)
 		req := &request{results: make([]PublishResult, 1), done: make(chan struct{})}
 		req.pending.Store(1)
 		r := event("k", "v")
@@ -306,15 +307,15 @@ func TestDeletedStreamRefusesAndItsSuccessorStartsAfresh(t *testing.T) {
 						t.Errorf("node %d: %v", i, err)
 					}
 					n++
-					time.Sleep(5 * time.Millisecond)
+					virtual.Sleep(5 * time.Millisecond)
 				}
 			}()
 		}
-		time.Sleep(time.Second)
+		virtual.Sleep(time.Second)
 		if err := m.nodes[1].broker.Delete(m.within(10*time.Second), "orders"); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(5 * time.Second)
+		virtual.Sleep(5 * time.Second)
 		close(stop)
 		for range 3 {
 			<-ended
@@ -333,7 +334,7 @@ func TestDeletedStreamRefusesAndItsSuccessorStartsAfresh(t *testing.T) {
 				t.Errorf("offset %d", r.Offset)
 			}
 		}
-		time.Sleep(3 * sessionIdle)
+		virtual.Sleep(3 * sessionIdle)
 		for i := range 3 {
 			if ss := m.nodes[i].broker.openSessions(); len(ss) != 0 {
 				t.Errorf("node %d keeps %d sessions", i, len(ss))
@@ -373,12 +374,12 @@ func TestNewOwnerDoesNotBringAnOldConfigBack(t *testing.T) {
 		if _, err := old.broker.Update(m.within(5*time.Second), "orders", 0, cfg); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(3 * time.Minute)
+		virtual.Sleep(3 * time.Minute)
 		lg, _ := old.host.Group(info.Partitions[0].Group)
 		if err := lg.Transfer(m.within(5*time.Second), m.nodes[(old.i+1)%3].id); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(30 * time.Second)
+		virtual.Sleep(30 * time.Second)
 		if got := m.readAll(old.i, "orders", earliest()); len(got) != 3 {
 			t.Errorf("%d events are left of 3 that are to be kept for a month", len(got))
 		}
@@ -393,7 +394,7 @@ func TestConfigReachesAPartitionThatIsTrimmedAllTheTime(t *testing.T) {
 		publish := func(d time.Duration) {
 			for range d / time.Second {
 				m.put(0, "orders", "k", "v")
-				time.Sleep(time.Second)
+				virtual.Sleep(time.Second)
 			}
 		}
 		publish(2 * time.Minute)

@@ -10,6 +10,7 @@ import (
 	"github.com/skeinmesh/skein/flow/credit"
 	"github.com/skeinmesh/skein/flow/partition"
 	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/testnet/virtual"
 	"github.com/skeinmesh/skein/transport/wire"
 )
 
@@ -28,7 +29,7 @@ func TestEveryPositionStartsWhereItSays(t *testing.T) {
 						at = time.Now()
 					}
 					m.put(0, "orders", "k", fmt.Sprint(i))
-					time.Sleep(time.Second)
+					virtual.Sleep(time.Second)
 				}
 				cursor := Cursor{Stream: info.ID, Next: map[ring.PartitionID]uint64{0: 7}}
 				cases := map[string]struct {
@@ -178,7 +179,7 @@ func TestUntilEndGivesAllBeforeTheEndWhateverComesAfterIt(t *testing.T) {
 						t.Fatal(err)
 					}
 					defer sub.Close() //nolint:errcheck // it returns nil
-					time.Sleep(time.Second)
+					virtual.Sleep(time.Second)
 					m.put(0, "orders", "k", "since")
 					got := m.drain(sub, 0)
 					if len(got) != n+i || got[len(got)-1].Offset != uint64(n+i-1) {
@@ -233,7 +234,7 @@ func TestStoppedReaderHoldsAFewChunksAndGetsEverythingLater(t *testing.T) {
 				for i := range n {
 					m.put(0, "orders", fmt.Sprint(i), noise(i, size))
 				}
-				time.Sleep(time.Minute)
+				virtual.Sleep(time.Minute)
 				s := sub.(*subscription)
 				if got := len(s.chunks); got > readTokens {
 					t.Errorf("%d chunks read ahead", got)
@@ -295,7 +296,7 @@ func TestExpiredOffsetSaysWhereTheStreamBegins(t *testing.T) {
 				if out := lg.ProposeWait(t.Context(), partition.EncodeTrim(nil, 4, time.Now().UnixMilli())); out.Err != nil {
 					t.Fatal(out.Err)
 				}
-				time.Sleep(time.Second)
+				virtual.Sleep(time.Second)
 				for i := range 3 {
 					_, err := m.nodes[i].broker.Subscribe(m.within(5*time.Second), "orders", SubscribeRequest{From: offsets(map[ring.PartitionID]uint64{0: 2})})
 					if wire.CodeOf(err) != wire.CodeOffsetExpired || wire.AsError(err).Term != 4 {
@@ -325,10 +326,10 @@ func TestNodeCutOffServesWhatItHasAndDoesNotKnowTheEnd(t *testing.T) {
 		for i := range 5 {
 			m.put(0, "orders", "k", fmt.Sprint(i))
 		}
-		time.Sleep(time.Second)
+		virtual.Sleep(time.Second)
 		cut := m.owner(info.Partitions[0].Group).i
 		m.isolate(cut, true)
-		time.Sleep(3 * time.Second)
+		virtual.Sleep(3 * time.Second)
 		sub, err := m.nodes[cut].broker.Subscribe(m.within(2*time.Second), "orders", earliest())
 		if err != nil {
 			t.Fatal(err)

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/skeinmesh/skein/testnet/virtual"
 )
 
 func TestHeapLimitFollowsWhatIsAlive(t *testing.T) {
@@ -34,7 +36,7 @@ func TestGuardedHeapIsUnlimitedAgainAfterwards(t *testing.T) {
 			defer close(done)
 			GuardHeap(ctx, 1<<40)
 		}()
-		time.Sleep(3 * time.Second)
+		virtual.Sleep(3 * time.Second)
 		if got := debug.SetMemoryLimit(-1); got != 1<<40+heapReserve {
 			t.Errorf("the limit is %d", got)
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/testnet/virtual"
 	"github.com/skeinmesh/skein/transport"
 	"github.com/skeinmesh/skein/transport/memnet"
 	"github.com/skeinmesh/skein/transport/wire"
@@ -228,7 +229,7 @@ func TestCutPeerIsNoticedAndReachedAgainAfterHealing(t *testing.T) {
 			bubble(t, func(t *testing.T, net *memnet.Net, b backend) {
 				a, c := start(t, b, "a", ""), start(t, b, "c", "")
 				meet(t, a, c)
-				time.Sleep(3 * time.Second) // pings keep it up
+				virtual.Sleep(3 * time.Second) // pings keep it up
 				if !a.Up(c.id) || !c.Up(a.id) {
 					t.Fatal("an idle peer went down")
 				}
@@ -255,7 +256,7 @@ func TestCutPeerIsNoticedAndReachedAgainAfterHealing(t *testing.T) {
 				if d := time.Since(begin); d > 2100*time.Millisecond {
 					t.Fatalf("noticed after %v", d)
 				}
-				time.Sleep(time.Minute)
+				virtual.Sleep(time.Minute)
 				net.Heal()
 				begin = time.Now()
 				until(t, "both back", func() bool { return a.both(c) && c.both(a) })
@@ -278,7 +279,7 @@ func TestKilledPeerIsNoticedAndReachedAtOnceAfterItsRestart(t *testing.T) {
 		if d := time.Since(begin); d > 2*time.Second {
 			t.Fatalf("noticed after %v", d)
 		}
-		time.Sleep(time.Minute)
+		virtual.Sleep(time.Minute)
 		again := start(t, b, "c", "c", as(c.id))
 		begin = time.Now()
 		know(a, again)
@@ -316,7 +317,7 @@ func TestSlowLinkOnlySlows(t *testing.T) {
 		if d := time.Since(begin); d < 200*time.Millisecond || d > 300*time.Millisecond {
 			t.Fatalf("a round trip took %v", d)
 		}
-		time.Sleep(10 * time.Second)
+		virtual.Sleep(10 * time.Second)
 		if !a.Up(c.id) {
 			t.Fatal("a slow peer is not a dead peer")
 		}
@@ -395,20 +396,20 @@ func TestNodeThatStoodStillDoesNotTakeItsPeersForSilent(t *testing.T) {
 		a, c := start(t, b, "a", "", func(cfg *transport.Config) {
 			cfg.Network = slowWrites{cfg.Network, func() {
 				if still.Load() {
-					time.Sleep(2 * time.Second)
+					virtual.Sleep(2 * time.Second)
 				}
 			}}
 		}), start(t, b, "c", "")
 		a.SetPeers(map[ring.NodeID]string{c.id: c.addr})
 		until(t, "a reaches c", func() bool { return a.both(c) })
 		since := a.Status()[0].Since
-		time.Sleep(3 * time.Second)
+		virtual.Sleep(3 * time.Second)
 		still.Store(true) // neither writes nor, for the link is cut, reads
 		net.OneWay("c", "a")
-		time.Sleep(2*time.Second + 600*time.Millisecond)
+		virtual.Sleep(2*time.Second + 600*time.Millisecond)
 		still.Store(false)
 		net.Heal()
-		time.Sleep(10 * time.Second)
+		virtual.Sleep(10 * time.Second)
 		if s := a.Status()[0]; !s.Up || !s.Since.Equal(since) {
 			t.Fatalf("the connection did not last: %+v", s)
 		}
@@ -423,16 +424,16 @@ func TestStrangerThatIsMetWhileANodeLearnsItsMeshIsLeft(t *testing.T) {
 				bubble(t, func(t *testing.T, net *memnet.Net, b backend) {
 					net.Delay("a", "d", delay)
 					a, d := start(t, b, "a", ""), start(t, b, "d", "", func(c *transport.Config) {
-						c.Self.MeshID, c.Network = ring.MeshID{}, slowWrites{c.Network, func() { time.Sleep(delay) }}
+						c.Self.MeshID, c.Network = ring.MeshID{}, slowWrites{c.Network, func() { virtual.Sleep(delay) }}
 					})
 					from, to := d, a
 					if side == "is dialed" {
 						from, to = a, d
 					}
 					from.SetPeers(map[ring.NodeID]string{to.id: to.addr})
-					time.Sleep(learned)
+					virtual.Sleep(learned)
 					d.SetMesh(ring.MeshID{9})
-					time.Sleep(time.Second)
+					virtual.Sleep(time.Second)
 					if s := from.Status()[0]; s.Up || s.BulkUp {
 						t.Fatalf("two meshes are connected: %+v", s)
 					}
@@ -459,7 +460,7 @@ func TestErrorReachesAnOpenerThatReadsSlowly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(500 * time.Millisecond)
+		virtual.Sleep(500 * time.Millisecond)
 		if _, err := s.Recv(t.Context()); err != nil {
 			t.Fatalf("what was sent before the error: %v", err)
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/testnet/virtual"
 	"github.com/skeinmesh/skein/transport"
 	"github.com/skeinmesh/skein/transport/memnet"
 	"github.com/skeinmesh/skein/transport/wire"
@@ -24,7 +25,7 @@ func TestCallToItselfEndsWithRun(t *testing.T) {
 		a := startWith(t, b, "a", "", func(n *node) {
 			n.HandleRequest(slow, func(ctx context.Context, _ ring.NodeID, _ []byte) ([]byte, error) {
 				<-ctx.Done()
-				time.Sleep(time.Second) // puts away what it has
+				virtual.Sleep(time.Second) // puts away what it has
 				ended.Store(true)
 				return nil, ctx.Err()
 			})

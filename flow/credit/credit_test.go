@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/skeinmesh/skein/testnet/virtual"
 	"github.com/skeinmesh/skein/transport/wire"
 )
 
@@ -101,7 +102,7 @@ func TestReservationThatGivesUpLetsThoseBehindPass(t *testing.T) {
 		synctest.Wait()
 		go func() { small = b.Reserve(t.Context(), 4) }()
 		synctest.Wait()
-		time.Sleep(2 * time.Second)
+		virtual.Sleep(2 * time.Second)
 		synctest.Wait()
 		e, ok := errors.AsType[*wire.Error](large)
 		if !ok || e.Kind != wire.KindNoCredit || e.Code != wire.CodeOverloaded || e.RetryAfter != RetryAfter ||
@@ -125,7 +126,7 @@ func TestManyWaitersLoseNothing(t *testing.T) {
 					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(waits[i])*time.Millisecond)
 					defer cancel()
 					if b.Reserve(ctx, n) == nil {
-						time.Sleep(time.Duration(waits[len(waits)-1-i]) * time.Millisecond)
+						virtual.Sleep(time.Duration(waits[len(waits)-1-i]) * time.Millisecond)
 						if b.Used() > b.Limit() {
 							t.Errorf("%d used of %d", b.Used(), b.Limit())
 						}
@@ -133,7 +134,7 @@ func TestManyWaitersLoseNothing(t *testing.T) {
 					}
 				}()
 			}
-			time.Sleep(time.Minute)
+			virtual.Sleep(time.Minute)
 			synctest.Wait()
 			if b.Used() != 0 || b.waiting() != 0 {
 				t.Errorf("%d bytes and %d waiters left", b.Used(), b.waiting())

@@ -10,6 +10,7 @@ import (
 
 	"github.com/skeinmesh/skein/flow/log"
 	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/testnet/virtual"
 	"github.com/skeinmesh/skein/transport/wire"
 )
 
@@ -109,7 +110,7 @@ func TestLearnerIsNotReplacedWhileItsConfigurationChangeIsUnderWay(t *testing.T)
 		m.nodes = append(m.nodes, second)
 		m.mu.Unlock()
 		second.start()
-		time.Sleep(time.Minute)
+		virtual.Sleep(time.Minute)
 		m.nodes[0].journal.hold(false)
 		m.await("a second copy", func() bool { return m.propose(g, "x").Copies == 2 })
 	})

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/testnet/virtual"
 	"github.com/skeinmesh/skein/transport/wire"
 )
 
@@ -104,7 +105,7 @@ func (m *mesh) trouble(r *rand.Rand, rounds int) {
 			}
 			down = -1
 		}
-		time.Sleep(time.Duration(r.IntN(1500)) * time.Millisecond)
+		virtual.Sleep(time.Duration(r.IntN(1500)) * time.Millisecond)
 	}
 	m.mu.Lock()
 	clear(m.cut)
@@ -220,7 +221,7 @@ func TestNoElectionStormAfterAllStoodStill(t *testing.T) {
 			}
 		}
 		close(still)
-		time.Sleep(3 * time.Second)
+		virtual.Sleep(3 * time.Second)
 		for i := range groups {
 			g := testGroup(byte(i))
 			if now := m.owner(g).Status().Term; now != terms[g] {
@@ -244,7 +245,7 @@ func TestSlowDiskDoesNotHoldUpHeartbeats(t *testing.T) {
 		if err := own.Propose([]byte("b"), func(o Outcome) { ch <- o }); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(5 * time.Second)
+		virtual.Sleep(5 * time.Second)
 		if s := own.Status(); s.Role != RoleOwner || s.Term != term {
 			t.Fatalf("a slow disk cost the ownership: %+v", s)
 		}
@@ -278,7 +279,7 @@ func crashInstalling(t *testing.T, m *mesh, early bool) {
 	for i := range 60 {
 		m.propose(g, value(i))
 	}
-	time.Sleep(time.Second)
+	virtual.Sleep(time.Second)
 	for _, n := range m.nodes {
 		if err := n.host.Checkpoint(context.Background()); err != nil {
 			t.Fatal(err)
@@ -288,7 +289,7 @@ func crashInstalling(t *testing.T, m *mesh, early bool) {
 	lag.journal.hold(true)
 	m.isolate(lag.i, false)
 	m.await("the fetched data", func() bool { return len(lag.bulk(g).values()) == 61 })
-	time.Sleep(time.Second)
+	virtual.Sleep(time.Second)
 	if gs, _ := lag.journal.Load(g); gs.First != BirthIndex+1 {
 		t.Fatal("the journal was reset too early for this test")
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/testnet/virtual"
 	"github.com/skeinmesh/skein/transport/wire"
 )
 
@@ -220,7 +221,7 @@ func TestLaggingFollowerCatchesUpBySnapshot(t *testing.T) {
 		for i := range 100 {
 			m.propose(g, value(i))
 		}
-		time.Sleep(time.Second)
+		virtual.Sleep(time.Second)
 		for i, n := range m.nodes {
 			if i != lag {
 				if err := n.host.Checkpoint(context.Background()); err != nil {
@@ -228,7 +229,7 @@ func TestLaggingFollowerCatchesUpBySnapshot(t *testing.T) {
 				}
 			}
 		}
-		time.Sleep(5 * time.Second)
+		virtual.Sleep(5 * time.Second)
 		m.isolate(lag, false)
 		got := m.converge(g, 0, 1, 2)
 		if len(got) != 101 {
@@ -397,7 +398,7 @@ func TestReplicaThatMetAFullDiskComesBackWhenThereIsSpace(t *testing.T) {
 		<-gr.Done()
 		m.propose(g, "c")
 		n.journal.hold(true)
-		time.Sleep(3 * reopenPause)
+		virtual.Sleep(3 * reopenPause)
 		if _, ok := n.host.Group(g); ok {
 			t.Fatal("open again before the journal has what the replica left on its way there")
 		}

@@ -6,9 +6,9 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/testnet/virtual"
 	"github.com/skeinmesh/skein/transport/wire"
 	pb "go.etcd.io/raft/v3/raftpb"
 )
@@ -98,12 +98,12 @@ func TestHeartbeatsOfAllGroupsLeaveInOneFrameAndNothingWaitsBehindThem(t *testin
 		for i := range byte(50) {
 			beat(i, nil)
 			synctest.Wait()
-			time.Sleep(gatherTime / 100)
+			virtual.Sleep(gatherTime / 100)
 		}
 		if n := sent.count(); n != 0 {
 			t.Errorf("%d frames left at once", n)
 		}
-		time.Sleep(gatherTime)
+		virtual.Sleep(gatherTime)
 		if n := sent.count(); n != 1 {
 			t.Errorf("50 heartbeats left in %d frames", n)
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/skeinmesh/skein/flow/log"
 	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/testnet/virtual"
 	"github.com/skeinmesh/skein/transport/wire"
 	"go.uber.org/goleak"
 )
@@ -80,7 +81,7 @@ func (m *mesh) stop() {
 		}
 		nd.journal.Close()
 	}
-	time.Sleep(time.Second) // deliveries under way
+	virtual.Sleep(time.Second) // deliveries under way
 }
 
 func (n *node) start() {
@@ -343,7 +344,7 @@ func (m *mesh) await(what string, cond func() bool) {
 		if cond() {
 			return
 		}
-		time.Sleep(10 * time.Millisecond)
+		virtual.Sleep(10 * time.Millisecond)
 	}
 	m.t.Fatalf("never: %s", what)
 }
@@ -379,7 +380,7 @@ func (m *mesh) propose(g ring.GroupID, v string) Outcome {
 		if o.Err == nil {
 			return o
 		}
-		time.Sleep(20 * time.Millisecond)
+		virtual.Sleep(20 * time.Millisecond)
 	}
 	m.t.Fatalf("%q was never acknowledged", v)
 	return Outcome{}

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/skeinmesh/skein/testnet/virtual"
 )
 
 // pipes is a listener in memory, whose time is the test's.
@@ -61,7 +63,7 @@ func sendSlowly(t *testing.T, n, size int, pause time.Duration, change ...func(*
 		}()
 		fmt.Fprintf(mine, "POST /v1/streams/a/events HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n", n*size)
 		for range n {
-			time.Sleep(pause)
+			virtual.Sleep(pause)
 			if _, err := io.WriteString(mine, strings.Repeat("x", size)); err != nil {
 				break
 			}

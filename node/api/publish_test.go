@@ -24,6 +24,7 @@ import (
 
 	"github.com/skeinmesh/skein/flow"
 	"github.com/skeinmesh/skein/flow/batch"
+	"github.com/skeinmesh/skein/testnet/virtual"
 	"github.com/skeinmesh/skein/transport/wire"
 )
 
@@ -303,7 +304,7 @@ func (r *laterReader) Read(b []byte) (int, error) {
 	if len(*r) == 0 {
 		return 0, io.EOF
 	}
-	time.Sleep(time.Second)
+	virtual.Sleep(time.Second)
 	n := copy(b, (*r)[0])
 	if (*r)[0] = (*r)[0][n:]; (*r)[0] == "" {
 		*r = (*r)[1:]

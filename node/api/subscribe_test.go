@@ -17,6 +17,7 @@ import (
 
 	"github.com/skeinmesh/skein/flow"
 	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/testnet/virtual"
 	"github.com/skeinmesh/skein/transport/wire"
 )
 
@@ -239,7 +240,7 @@ func TestPagesFollowOneAnotherAndPoll(t *testing.T) {
 			if n > before { // the poll below waits
 				break
 			}
-			time.Sleep(time.Millisecond)
+			virtual.Sleep(time.Millisecond)
 		}
 		w.do("POST", "/v1/streams/a/events?key=z", "new", "Content-Type: text/plain")
 	}()

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/skeinmesh/skein/testnet/virtual"
 )
 
 // feed answers subscriptions one after the other and notes their queries.
@@ -179,10 +181,38 @@ func TestSubscriptionLeavesAServerThatHangs(t *testing.T) {
 		if err != nil || len(first.Events) != 1 {
 			t.Fatalf("%v, %v", first, err)
 		}
-		time.Sleep(time.Hour) // a reader may take its time
+		virtual.Sleep(time.Hour) // a reader may take its time
 		got, err := readAll(t, sub)
 		if err != io.EOF || strings.Join(got, " ") != "v0/1" || strings.Join(asked, ", ") != "a earliest, b earliest, c c1" {
 			t.Errorf("got %v, %v; asked %q", got, err, asked)
+		}
+	})
+}
+
+// dying is a body that fails just when the client would give it up.
+type dying struct{}
+
+func (dying) Read([]byte) (int, error) {
+	virtual.Sleep(silence)
+	return 0, io.ErrUnexpectedEOF
+}
+
+func TestConnectionIsNotHungUpForTheSilenceOfTheOneBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		answer := func(r *http.Request) (*http.Response, error) {
+			if asked++; asked < 20 { // each is a race of the timer with what comes after the failure; -race sees it
+				return &http.Response{StatusCode: 200, Body: io.NopCloser(dying{})}, nil
+			}
+			return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader(ev(0, 0) + `{"cursor":"c1"}` + "\n"))}, nil
+		}
+		c := newTestClient(t, Config{Servers: []string{"a", "b"}, HTTP: &http.Client{Transport: roundTrip(answer)}})
+		sub, err := c.Subscribe(t.Context(), "s", SubscribeRequest{From: "earliest", UntilEnd: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := readAll(t, sub); err != io.EOF || strings.Join(got, " ") != "v0/0" {
+			t.Errorf("got %v, %v", got, err)
 		}
 	})
 }

@@ -26,8 +26,10 @@ var arrows = []struct {
 
 // testArrows are further arrows of test files.
 var testArrows = map[string][]string{
-	"flow":   {"transport/memnet"}, // drivers are tested over the in-memory network
-	"gossip": {"transport/memnet"},
+	"transport": {"testnet/virtual"},
+	"flow":      {"transport/memnet", "testnet/virtual"}, // drivers are tested over the in-memory network
+	"gossip":    {"transport/memnet"},
+	"node":      {"testnet/virtual"},
 }
 
 // importers says who may import an outside library; a change of library then touches one place.

@@ -76,32 +76,18 @@ func TestEveryPackageHasADoc(t *testing.T) {
 	}
 }
 
-// sleepers are test files that may sleep for real, with the reason. No line is needed within a testing/synctest bubble, where time is
-// virtual, nor for the pause of a loop that polls what is real.
-var sleepers = map[string]string{
-	"flow/subscribe_test.go": "runs in a bubble that the harness makes: time is virtual",
-}
-
+// TestNoTestSleepsForReal leaves time.Sleep to the pause of a loop that polls what is real. Elsewhere virtual.Sleep makes sure that the time
+// is virtual.
 func TestNoTestSleepsForReal(t *testing.T) {
-	used := map[string]bool{}
 	for _, f := range sources(t) {
-		if _, virtual := f.imports["testing/synctest"]; !f.test || f.nested || virtual {
+		if !f.test || f.nested {
 			continue
 		}
 		f.uses("time", func(name string, at token.Pos) {
-			if name != "Sleep" || f.inLoop(at) {
-				return
+			if name == "Sleep" && !f.inLoop(at) {
+				t.Errorf("%s sleeps: wait for the event itself, poll with a deadline, or use testing/synctest with virtual.Sleep", f.at(at))
 			}
-			if sleepers[f.path] == "" {
-				t.Errorf("%s sleeps: wait for the event itself, poll with a deadline, or use testing/synctest", f.at(at))
-			}
-			used[f.path] = true
 		})
-	}
-	for p := range sleepers {
-		if !used[p] {
-			t.Errorf("%s no longer sleeps: remove its line", p)
-		}
 	}
 }
 

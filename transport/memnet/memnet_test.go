@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/testnet/virtual"
 	"github.com/skeinmesh/skein/transport"
 )
 
@@ -92,7 +93,7 @@ func TestCutLinkHoldsBytesUntilItHeals(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.Cut("a", "c")
-		time.Sleep(5 * time.Second)
+		virtual.Sleep(5 * time.Second)
 		if near.Err() == nil || far.Err() == nil {
 			t.Fatal("a connection outlived its idle timeout")
 		}
