@@ -17,7 +17,6 @@ import (
 
 	"github.com/skeinmesh/skein/flow"
 	"github.com/skeinmesh/skein/ring"
-	"github.com/skeinmesh/skein/testnet/virtual"
 	"github.com/skeinmesh/skein/transport/wire"
 )
 
@@ -240,7 +239,7 @@ func TestPagesFollowOneAnotherAndPoll(t *testing.T) {
 			if n > before { // the poll below waits
 				break
 			}
-			virtual.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond)
 		}
 		w.do("POST", "/v1/streams/a/events?key=z", "new", "Content-Type: text/plain")
 	}()
