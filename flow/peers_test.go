@@ -139,4 +139,11 @@ func (d directory) Replicas(g ring.GroupID, n int) (out []ring.NodeID) {
 type placement struct{ m *mesh }
 
 func (placement) Desired(_ ring.GroupID, _ int, current []ring.NodeID) []ring.NodeID { return current }
-func (p placement) Alive(ring.NodeID) bool                                           { return true }
+func (placement) Takes(ring.NodeID) bool                                             { return true }
+func (placement) Leaving(ring.NodeID) bool                                           { return false }
+func (placement) Relief(ring.GroupID, []ring.NodeID) (from, to ring.NodeID, ok bool) {
+	return from, to, false
+}
+func (placement) Share() (low, high int)                    { return 0, 1 << 30 }
+func (placement) Owned(ring.NodeID) (count, mean, high int) { return 0, 1, 2 }
+func (p placement) Alive(ring.NodeID) bool                  { return true }

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"math"
 	"sync"
 
 	"github.com/skeinmesh/skein/gossip/view"
@@ -90,6 +91,41 @@ func (d *directory) Replicas(g ring.GroupID, n int) []ring.NodeID {
 func (d *directory) Desired(g ring.GroupID, want int, current []ring.NodeID) []ring.NodeID {
 	all, _ := d.rings()
 	return all.Replicas(g, want, current)
+}
+
+// Takes reports whether something new may go to the node.
+func (d *directory) Takes(n ring.NodeID) bool {
+	m, ok := d.view().Member(n)
+	return ok && m.Present() && !m.Cordoned() && m.Flags&view.Leaving == 0
+}
+
+// Leaving reports whether the node hands away what it owns.
+func (d *directory) Leaving(n ring.NodeID) bool {
+	m, ok := d.view().Member(n)
+	return ok && m.Flags&(view.Draining|view.Leaving) != 0
+}
+
+// Relief proposes no swap: what a group has stays while it is where it may be.
+func (d *directory) Relief(ring.GroupID, []ring.NodeID) (from, to ring.NodeID, ok bool) {
+	return ring.NodeID{}, ring.NodeID{}, false
+}
+
+// Share bounds nothing: any number of replicas is this node's share.
+func (d *directory) Share() (low, high int) { return 0, math.MaxInt }
+
+// Owned counts by what the nodes said of themselves.
+func (d *directory) Owned(n ring.NodeID) (count, mean, high int) {
+	total, nodes := 0, 0
+	for _, m := range d.view().Members() {
+		if m.ID == n {
+			count = int(m.Load.Owned)
+		}
+		if m.Present() && m.Flags&(view.Draining|view.Leaving) == 0 {
+			total, nodes = total+int(m.Load.Owned), nodes+1
+		}
+	}
+	nodes = max(nodes, 1)
+	return count, (total + nodes - 1) / nodes, (5*total + 4*nodes - 1) / (4 * nodes)
 }
 
 // rings are the placements of the newest view. Only members of the mesh count: a node that is still joining holds nothing.

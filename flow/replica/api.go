@@ -101,10 +101,29 @@ type Caller interface {
 
 // Placement proposes where a group should live. Safe for concurrent use, pure reading, cheap.
 type Placement interface {
-	// Desired returns the nodes that should hold the group, the proposed owner first. current is what it has now.
+	// Desired returns the nodes that should hold the group, the proposed owner first; none that hands away what it holds, or is
+	// gone for good. current is what it has now.
 	Desired(g ring.GroupID, want int, current []ring.NodeID) []ring.NodeID
 	// Alive reports whether gossip holds the node for alive.
 	Alive(n ring.NodeID) bool
+	// Takes reports whether something new may go to the node: it is alive, neither cordoned nor leaving.
+	Takes(n ring.NodeID) bool
+	// Leaving reports whether the node hands away what it owns (draining, stopping): it is handed nothing and is no target.
+	Leaving(n ring.NodeID) bool
+	Balance
+}
+
+// Balance tells how much nodes hold and own, as far as this one has heard, and what would bring them nearer to their share. Safe for
+// concurrent use, pure reading, cheap.
+type Balance interface {
+	// Relief proposes one swap that brings nodes nearer to their share: from holds the group and more than its share, to does not
+	// hold it and has less. ok is false when there is none (also while dynamic rebalance is off).
+	Relief(g ring.GroupID, current []ring.NodeID) (from, to ring.NodeID, ok bool)
+	// Share is how many replicas this node should hold: between low and high.
+	Share() (low, high int)
+	// Owned is how many groups the node owns, the mean of all nodes that may own any, rounded up, and the most that the node should
+	// own: 1.25 times the mean, rounded up, and never below it.
+	Owned(n ring.NodeID) (count, mean, high int)
 }
 
 // Role is what a replica is in its group right now.

@@ -255,6 +255,14 @@ func (n *node) Alive(id ring.NodeID) bool {
 	return d != nil && d.up
 }
 
+func (n *node) Takes(id ring.NodeID) bool { return n.Alive(id) }
+func (n *node) Leaving(ring.NodeID) bool  { return false }
+func (n *node) Relief(ring.GroupID, []ring.NodeID) (from, to ring.NodeID, ok bool) {
+	return from, to, false
+}
+func (n *node) Share() (low, high int)                    { return 0, 1 << 30 }
+func (n *node) Owned(ring.NodeID) (count, mean, high int) { return 0, 1, 2 }
+
 // pipe is one end of a stream in memory.
 type pipe struct {
 	out, in chan []byte
