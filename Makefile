@@ -10,6 +10,15 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 RACE     := ./flow/... ./gossip/... ./transport/... ./node/... ./cmd/... ./testnet/check
 FUZZTIME ?= 10s
 BENCH    ?= .
+# The testnet runs on containers: compose project, image, first digits of the published ports (84: 8400, 8410, …).
+TESTNET_PROJECT ?= skein-testnet
+TESTNET_PORTS   ?= 84
+TESTNET_IMAGE   ?= skein:testnet
+TESTNET_INPUT   ?= $(INPUT)
+ifneq ($(SKEIN_TESTDATA),)
+TESTNET_INPUT   := $(or $(INPUT),$(wildcard $(SKEIN_TESTDATA)/hdfs_2k.log))
+endif
+COMPOSE          = $$(docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose) -p $(TESTNET_PROJECT) -f testnet/compose.yaml
 PAIRS    ?= 5
 ROWS     ?= .
 
@@ -66,6 +75,32 @@ chaos: build ## kill, cut off and heal real meshes for some minutes, with figure
 .PHONY: demo
 demo: build ## three nodes, keyed orders, the busiest owner killed in the middle, a verdict; INPUT=file KEY_REGEX=re for your own lines
 	$(GO) run ./testnet/demo -skein ./$(BIN)
+
+.PHONY: testnet-image
+testnet-image: build ## the container image of the testnet, from ./bin/skein
+	docker build -q -f testnet/Dockerfile -t $(TESTNET_IMAGE) .
+
+testnet/secret.env: | build
+	umask 077; echo "SKEIN_SECRET=$$($(BIN) keygen)" > $@
+
+.PHONY: testnet-up
+testnet-up: testnet-image testnet/secret.env ## five nodes in three zones on containers; TESTNET_PORTS=84 begins their ports (8400, 8410, …)
+	SKEIN_TESTNET_PORTS=$(TESTNET_PORTS) SKEIN_TESTNET_IMAGE=$(TESTNET_IMAGE) $(COMPOSE) up -d --no-build
+	@for i in 0 1 2 3 4; do tries=0; until $(BIN) health --server 127.0.0.1:$(TESTNET_PORTS)$${i}0 >/dev/null 2>&1; do \
+		tries=$$((tries+1)); if [ $$tries -gt 240 ]; then $(BIN) health --server 127.0.0.1:$(TESTNET_PORTS)$${i}0; exit 1; fi; sleep 0.5; done; done
+	@echo
+	@echo "Five nodes are ready, at ports $(TESTNET_PORTS)00, $(TESTNET_PORTS)10, … $(TESTNET_PORTS)40. Publish through one, read through another:"
+	@echo
+	@echo "  curl -d 'hello' 'http://127.0.0.1:$(TESTNET_PORTS)00/v1/streams/greetings/events?key=me' -H 'Content-Type: text/plain' && curl 'http://127.0.0.1:$(TESTNET_PORTS)40/v1/streams/greetings/events?from=earliest&until=end' -H 'Accept: application/x-ndjson'"
+
+.PHONY: testnet-demo
+testnet-demo: ## on the running testnet: join, cut, heal, kill, drain under load, and a verdict; INPUT=file KEY_REGEX=re for your own lines
+	INPUT='$(TESTNET_INPUT)' KEY_REGEX='$(or $(KEY_REGEX),$(if $(INPUT),,blk_-?[0-9]+))' $(GO) run ./testnet/demo -containers -rate 500 -project $(TESTNET_PROJECT) -ports $(TESTNET_PORTS)
+
+.PHONY: testnet-down
+testnet-down: ## stop the testnet and remove its containers, network and disks
+	@secret='$(CURDIR)/testnet/secret.env'; [ -f "$$secret" ] || secret=$$(mktemp); \
+	SKEIN_TESTNET_SECRET="$$secret" $(COMPOSE) --profile grow down -v
 
 .PHONY: lint
 lint: ## gofmt, go vet, go mod tidy -diff, staticcheck

@@ -27,7 +27,7 @@ func TestEachKeyHasOnePublisher(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, o := range []options{{publishers: 3, events: 1000, input: file, keyRegexp: `^(\w)`}, {publishers: 3, events: 1000, seed: 5}} {
-		s := &story{o: o}
+		s := newStory(o)
 		sources, err := s.sources()
 		if err != nil {
 			t.Fatal(err)

@@ -16,9 +16,10 @@ import (
 	"github.com/skeinmesh/skein/testnet/check"
 )
 
+// Limits for everything but the build.
 const (
-	streamName = "orders"
-	limit      = 90 * time.Second // for everything but the build
+	limit          = 90 * time.Second
+	limitContainer = 8 * time.Minute
 )
 
 // options are the flags.
@@ -33,7 +34,13 @@ type options struct {
 	keyRegexp  string
 	seed       uint64
 	keep       bool
+	containers bool
+	project    string
+	ports      int
 }
+
+// endless: the containers' story ends when all has happened, not when all is published.
+func (o *options) endless() bool { return o.containers }
 
 func main() {
 	var o options
@@ -47,6 +54,9 @@ func main() {
 	flag.StringVar(&o.keyRegexp, "key-regex", os.Getenv("KEY_REGEX"), "with -input: what a line's key is, the first match (KEY_REGEX); default the first word")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of the generated orders")
 	flag.BoolVar(&o.keep, "keep", false, "keep data and logs")
+	flag.BoolVar(&o.containers, "containers", false, "play on the containers that make testnet-up has started, until all has happened to them")
+	flag.StringVar(&o.project, "project", "skein-testnet", "with -containers: their compose project")
+	flag.IntVar(&o.ports, "ports", 84, "with -containers: the first digits of their published ports, 84 for 8400, 8410, …")
 	flag.Parse()
 	if flag.NArg() > 0 || o.nodes < 3 || o.events < 100 || o.publishers < 1 || o.partitions < 1 {
 		fmt.Fprintln(os.Stderr, "demo: no arguments, at least 3 nodes, 100 events, 1 publisher and 1 partition are wanted")
@@ -64,9 +74,19 @@ func main() {
 	}
 }
 
+func newStory(o options) *story {
+	return &story{o: o, stream: "orders", history: &check.History{}, begin: time.Now(), enough: make(chan struct{}),
+		parts: map[uint32]int{}, sample: map[uint32]string{}, values: map[string][32]byte{}}
+}
+
 // run tells the story; broken says that a promise was.
 func run(ctx context.Context, o options) (broken bool, err error) {
-	s := &story{o: o, history: &check.History{}, begin: time.Now()}
+	s := newStory(o)
+	if o.containers {
+		ctx, cancel := context.WithTimeoutCause(ctx, limitContainer, fmt.Errorf("not done within %v", limitContainer))
+		defer cancel()
+		return s.tellContainers(ctx)
+	}
 	dir, err := os.MkdirTemp("", "skein-demo-")
 	if err != nil {
 		return false, err
@@ -88,10 +108,11 @@ func run(ctx context.Context, o options) (broken bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done within %v", limit))
 	defer cancel()
 	s.begin = time.Now()
-	if s.mesh, err = dev.Start(dev.Options{Nodes: o.nodes, BasePort: -1, Binary: o.binary, DataDir: filepath.Join(dir, "mesh")}); err != nil {
+	if s.local, err = dev.Start(dev.Options{Nodes: o.nodes, BasePort: -1, Binary: o.binary, DataDir: filepath.Join(dir, "mesh")}); err != nil {
 		return false, err
 	}
-	defer func() { err = errors.Join(err, s.mesh.Stop()) }()
+	s.mesh = s.local
+	defer func() { err = errors.Join(err, s.local.Stop()) }()
 	return s.tell(ctx)
 }
 

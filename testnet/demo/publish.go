@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"hash/fnv"
+	"math"
 	"os"
 	"regexp"
 	"strconv"
@@ -47,9 +48,13 @@ func parseIdentity(source, id string) (publisher, key string, seq uint64, ok boo
 type source struct {
 	name        string
 	contentType string
-	n           int
+	n           int     // how many; endless until s.enough
+	share       float64 // of the rate
 	next        func() event
 }
+
+// endless is the number of events of a source that goes on until it is told to stop.
+const endless = math.MaxInt
 
 // sources shares the events out: each publisher has keys that no other has.
 func (s *story) sources() ([]source, error) {
@@ -60,7 +65,10 @@ func (s *story) sources() ([]source, error) {
 	for i := range out {
 		name := fmt.Sprintf("shop-%d", i)
 		gen := orders.New(orders.Config{Seed: s.o.seed + uint64(i), Prefix: name + "-"})
-		out[i] = source{name: name, contentType: "application/json", n: share(s.o.events, s.o.publishers, i)}
+		out[i] = source{name: name, contentType: "application/json", n: share(s.o.events, s.o.publishers, i), share: 1 / float64(len(out))}
+		if s.o.endless() {
+			out[i].n = endless
+		}
 		out[i].next = func() event {
 			ev := gen.Next()
 			return event{publisher: name, key: ev.Key, seq: ev.Seq, value: ev.Value}
@@ -71,7 +79,7 @@ func (s *story) sources() ([]source, error) {
 
 func share(total, parts, i int) int { return total*(i+1)/parts - total*i/parts }
 
-// fileSources gives each line to the publisher of its key.
+// fileSources gives each line to the publisher of its key. Where events are without end, the file begins anew after its last line.
 func (s *story) fileSources() ([]source, error) {
 	expr := s.o.keyRegexp
 	if expr == "" {
@@ -87,12 +95,12 @@ func (s *story) fileSources() ([]source, error) {
 	}
 	defer f.Close()
 	queues := make([][]event, s.o.publishers)
-	seqs := map[string]uint64{}
+	keys := map[string]bool{}
 	total := 0
 	sc := bufio.NewScanner(f)
 	sc.Buffer(nil, 1<<20)
 	sc.Split(wholeLines)
-	for total < s.o.events && sc.Scan() {
+	for (total < s.o.events || s.o.endless()) && sc.Scan() {
 		line := append([]byte(nil), sc.Bytes()...)
 		key := "none"
 		if m := re.FindSubmatch(line); len(m) > 1 {
@@ -103,8 +111,8 @@ func (s *story) fileSources() ([]source, error) {
 		h := fnv.New32a()
 		h.Write([]byte(key))
 		p := int(h.Sum32() % uint32(len(queues)))
-		seqs[key]++
-		queues[p] = append(queues[p], event{publisher: "file-" + strconv.Itoa(p), key: key, seq: seqs[key], value: line})
+		keys[key] = true
+		queues[p] = append(queues[p], event{publisher: "file-" + strconv.Itoa(p), key: key, value: line})
 		total++
 	}
 	if err := sc.Err(); err != nil {
@@ -113,16 +121,24 @@ func (s *story) fileSources() ([]source, error) {
 	if total < 100 {
 		return nil, fmt.Errorf("%s has %d lines; 100 or more are wanted", s.o.input, total)
 	}
-	s.o.events = total
-	s.say("%s: %d lines, %d keys", s.o.input, total, len(seqs))
+	s.say("%s: %d lines, %d keys", s.o.input, total, len(keys))
 	out := make([]source, len(queues))
 	for i, q := range queues {
-		out[i] = source{name: "file-" + strconv.Itoa(i), contentType: client.TextPlain, n: len(q)}
+		out[i] = source{name: "file-" + strconv.Itoa(i), contentType: client.TextPlain, n: len(q), share: float64(len(q)) / float64(total)}
+		if s.o.endless() && len(q) > 0 {
+			out[i].n = endless
+		}
+		seqs, at := map[string]uint64{}, 0
 		out[i].next = func() event {
-			ev := q[0]
-			q = q[1:]
+			ev := q[at%len(q)]
+			at++
+			seqs[ev.key]++
+			ev.seq = seqs[ev.key]
 			return ev
 		}
+	}
+	if !s.o.endless() {
+		s.o.events = total
 	}
 	return out, nil
 }
@@ -147,6 +163,11 @@ func (s *story) publish(ctx context.Context, i int, src *source) error {
 	defer c.Close()
 	begin := time.Now()
 	for sent := 0; sent < src.n; {
+		select {
+		case <-s.enough:
+			return nil
+		default:
+		}
 		n := min(1+(sent*7+i)%batchMost, src.n-sent) // batches of all sizes
 		batch := make([]event, n)
 		for j := range batch {
@@ -157,7 +178,7 @@ func (s *story) publish(ctx context.Context, i int, src *source) error {
 		}
 		sent += n
 		if s.o.rate > 0 {
-			due := time.Duration(float64(sent) * float64(s.o.events) / float64(src.n) / float64(s.o.rate) * float64(time.Second))
+			due := time.Duration(float64(sent) / src.share / float64(s.o.rate) * float64(time.Second))
 			if err := sleep(ctx, due-time.Since(begin)); err != nil {
 				return err
 			}
@@ -193,7 +214,7 @@ func (s *story) send(ctx context.Context, c *client.Client, batch []event, conte
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, sendFor, fmt.Errorf("not acknowledged within %v", sendFor))
 	defer cancel()
-	results, err := c.PublishBatch(ctx, streamName, events, client.PublishOptions{Timeout: sendTimeout})
+	results, err := c.PublishBatch(ctx, s.stream, events, client.PublishOptions{Timeout: sendTimeout})
 	if err != nil {
 		for _, ev := range batch {
 			s.history.Unknown(ev.publisher, ev.key, ev.seq)

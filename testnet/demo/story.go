@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,12 +15,24 @@ import (
 	"github.com/skeinmesh/skein/testnet/check"
 )
 
+// mesh is where the story plays: processes of this machine, or containers.
+type mesh interface {
+	Nodes() int
+	Name(i int) string
+	Address(i int) string
+	// Client asks the preferred node first, then the others.
+	Client(prefer int) (*client.Client, error)
+}
+
 // story is one run of the demo.
 type story struct {
 	o       options
-	mesh    *dev.Mesh
+	mesh    mesh
+	local   *dev.Mesh // the same, where it is processes
+	stream  string
 	history *check.History
 	begin   time.Time
+	enough  chan struct{} // closed when publishers with events without end shall stop
 
 	mu     sync.Mutex
 	acked  int
@@ -34,13 +47,12 @@ func (s *story) say(format string, args ...any) {
 
 // tell runs the acts in order.
 func (s *story) tell(ctx context.Context) (broken bool, err error) {
-	s.parts, s.sample, s.values = map[uint32]int{}, map[uint32]string{}, map[string][32]byte{}
 	s.say("Starting %d nodes, each a process of its own", s.o.nodes)
-	if err := s.mesh.Wait(ctx); err != nil {
+	if err := s.local.Wait(ctx); err != nil {
 		return false, err
 	}
 	for i := range s.mesh.Nodes() {
-		s.say("  %s at http://%s (pid %d)", s.mesh.Name(i), s.mesh.Address(i), s.mesh.PID(i))
+		s.say("  %s at http://%s (pid %d)", s.mesh.Name(i), s.mesh.Address(i), s.local.PID(i))
 	}
 	c, err := s.mesh.Client(0)
 	if err != nil {
@@ -58,41 +70,54 @@ func (s *story) tell(ctx context.Context) (broken bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if err := s.mesh.Wait(ctx); err != nil {
+	if err := s.local.Wait(ctx); err != nil {
 		return false, fmt.Errorf("after the restart: %w", err)
 	}
 	corrupt, err := s.readBack(ctx)
 	if err != nil {
 		return false, err
 	}
-	return s.verdict(corrupt, failover), nil
+	return s.verdict(corrupt, fmt.Sprintf("%s was killed with SIGKILL; its busiest partition acknowledged again %d ms later.", failover.victim,
+		failover.firstAck.Milliseconds())), nil
 }
 
 func (s *story) makeStream(ctx context.Context, c *client.Client) error {
-	if _, err := c.CreateStream(ctx, streamName, map[string]any{"partitions": s.o.partitions, "replicas": 3}, true); err != nil {
+	if _, err := c.CreateStream(ctx, s.stream, map[string]any{"partitions": s.o.partitions, "replicas": 3}, true); err != nil {
 		return fmt.Errorf("create the stream: %w", err)
 	}
-	for { // until every partition has its copies: a mesh that is still copying has less to show
-		parts, err := c.Partitions(ctx, streamName)
+	// A mesh that is still copying has less to show.
+	parts, err := s.waitForCopies(ctx, c, "")
+	if err != nil {
+		return err
+	}
+	owners := map[string]int{}
+	for _, p := range parts {
+		owners[p.Owner]++
+	}
+	s.say("Stream %q has %d partitions with 3 copies each; owners: %v", s.stream, len(parts), owners)
+	return nil
+}
+
+// waitForCopies returns when each partition has an owner and three copies, none of them on the node without.
+func (s *story) waitForCopies(ctx context.Context, c *client.Client, without string) ([]client.MeshPartition, error) {
+	for {
+		parts, err := c.Partitions(ctx, s.stream)
 		if err != nil && ctx.Err() != nil {
-			return err
+			return nil, err
 		}
 		ready := 0
-		owners := map[string]int{}
 		for _, p := range parts {
-			if p.Owner != "" && len(p.Replicas) >= 3 && len(p.Learners) == 0 {
+			if p.Owner != "" && len(p.Replicas) >= 3 && len(p.Learners) == 0 && (without == "" || !slices.Contains(p.Replicas, without)) {
 				ready++
-				owners[p.Owner]++
 			}
 		}
 		if ready == s.o.partitions {
-			s.say("Stream %q has %d partitions with 3 copies each; owners: %v", streamName, ready, owners)
-			return nil
+			return parts, nil
 		}
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("%d of %d partitions have their copies: %w", ready, s.o.partitions, context.Cause(ctx))
+			return nil, fmt.Errorf("%d of %d partitions have their copies: %w", ready, s.o.partitions, context.Cause(ctx))
 		}
 	}
 }
@@ -152,11 +177,11 @@ func (s *story) killAndRestart(ctx context.Context) (failover, error) {
 		return f, err
 	}
 	s.mu.Lock()
-	s.say("kill -9 %s (pid %d), the owner of partition %d, the busiest, after %d acknowledgements", f.victim, s.mesh.PID(victim), f.partition, s.acked)
+	s.say("kill -9 %s (pid %d), the owner of partition %d, the busiest, after %d acknowledgements", f.victim, s.local.PID(victim), f.partition, s.acked)
 	key := s.sample[f.partition]
 	s.mu.Unlock()
 	killed := time.Now()
-	if err := s.mesh.Kill(victim); err != nil {
+	if err := s.local.Kill(victim); err != nil {
 		return f, err
 	}
 	if err := s.probe(ctx, victim, key); err != nil {
@@ -168,7 +193,7 @@ func (s *story) killAndRestart(ctx context.Context) (failover, error) {
 		return f, err
 	}
 	s.say("%s starts again, with the data it had", f.victim)
-	return f, s.mesh.Restart(victim)
+	return f, s.local.Restart(victim)
 }
 
 // chooseVictim finds the owner of the partition with the most events.
@@ -186,7 +211,7 @@ func (s *story) chooseVictim(ctx context.Context) (f failover, node int, err err
 		return f, 0, err
 	}
 	defer c.Close()
-	parts, err := c.Partitions(ctx, streamName)
+	parts, err := c.Partitions(ctx, s.stream)
 	if err != nil {
 		return f, 0, err
 	}
@@ -195,10 +220,20 @@ func (s *story) chooseVictim(ctx context.Context) (f failover, node int, err err
 			f.victim = p.Owner
 		}
 	}
-	if node = s.mesh.Index(f.victim); node < 0 {
+	if node = s.index(f.victim); node < 0 {
 		return f, 0, fmt.Errorf("nobody says who owns partition %d", f.partition)
 	}
 	return f, node, nil
+}
+
+// index is the node of a name, or -1.
+func (s *story) index(name string) int {
+	for i := range s.mesh.Nodes() {
+		if s.mesh.Name(i) == name {
+			return i
+		}
+	}
+	return -1
 }
 
 // probe publishes one event with a key of the dead owner's partition through another node, until it is acknowledged.

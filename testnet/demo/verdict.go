@@ -46,7 +46,7 @@ func (s *story) readThrough(ctx context.Context, node int) (events, corrupt int,
 		return 0, 0, err
 	}
 	defer c.Close()
-	sub, err := c.Subscribe(ctx, streamName, client.SubscribeRequest{From: "earliest", UntilEnd: true})
+	sub, err := c.Subscribe(ctx, s.stream, client.SubscribeRequest{From: "earliest", UntilEnd: true})
 	if err != nil {
 		return 0, 0, err
 	}
@@ -62,26 +62,33 @@ func (s *story) readThrough(ctx context.Context, node int) (events, corrupt int,
 			return events, corrupt, err
 		}
 		for i := range chunk.Events {
-			ev := &chunk.Events[i]
 			events++
-			publisher, key, seq, ok := parseIdentity(ev.Source, ev.ID)
-			s.mu.Lock()
-			sum, sent := s.values[ev.Source+"#"+ev.ID]
-			s.mu.Unlock()
-			if !ok || !sent || sum != sha256.Sum256(ev.Value) || ev.Key == nil || *ev.Key != key {
+			if !s.read(reader, &chunk.Events[i]) {
 				corrupt++
 			}
-			s.history.Read(reader, ring.PartitionID(ev.Partition), ev.Offset, publisher, key, seq)
 		}
 	}
 }
 
-// verdict holds the history against the promises and prints a line for each.
-func (s *story) verdict(corrupt int, f failover) (broken bool) {
+// read records what a reader was given, and reports whether it is what was sent.
+func (s *story) read(reader string, ev *client.Received) bool {
+	publisher, key, seq, ok := parseIdentity(ev.Source, ev.ID)
+	s.mu.Lock()
+	sum, sent := s.values[ev.Source+"#"+ev.ID]
+	s.mu.Unlock()
+	s.history.Read(reader, ring.PartitionID(ev.Partition), ev.Offset, publisher, key, seq)
+	return ok && sent && sum == sha256.Sum256(ev.Value) && ev.Key != nil && *ev.Key == key
+}
+
+// verdict holds the history against the promises and prints a line for each, below what else there is to tell.
+func (s *story) verdict(corrupt int, told ...string) (broken bool) {
 	violations := check.Check(s.history)
 	acked, _, unknown, reads := s.history.Counts()
 	fmt.Printf("\n%d events acknowledged, %d with an unknown outcome, %d reads through %d nodes.\n", acked, unknown, reads, s.mesh.Nodes())
-	fmt.Printf("%s was killed with SIGKILL; its busiest partition acknowledged again %d ms later.\n\n", f.victim, f.firstAck.Milliseconds())
+	for _, line := range told {
+		fmt.Println(line)
+	}
+	fmt.Println()
 	named := map[string]int{}
 	for _, v := range violations {
 		named[v.Name]++
