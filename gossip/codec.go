@@ -9,6 +9,7 @@ import (
 
 	"github.com/skeinmesh/skein/gossip/view"
 	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/transport/wire"
 )
 
 // Everything that gossip carries is small and frequent, so it has a compact form of its own: fixed ids, varints, strings
@@ -114,6 +115,15 @@ func (r *reader) uint32() uint32 {
 	return uint32(v)
 }
 
+func (r *reader) uint16() uint16 {
+	v := r.uvarint()
+	if v > math.MaxUint16 {
+		r.fail(errBeyondCap)
+		return 0
+	}
+	return uint16(v)
+}
+
 func (r *reader) string(most int) string {
 	n := int(r.byte())
 	if n > most {
@@ -170,7 +180,12 @@ func encodeMeta(id view.Identity) []byte {
 	b = appendString(b, id.Zone, maxZone)
 	b = appendString(b, id.Version, maxVersion)
 	b = appendString(b, id.HTTPAddr, maxAddr)
-	return appendString(b, id.QUICAddr, maxAddr)
+	b = appendString(b, id.QUICAddr, maxAddr)
+	if wire.Newest < wire.Version2 {
+		return b
+	}
+	b = binary.AppendUvarint(b, uint64(id.Protocol))
+	return binary.AppendUvarint(b, uint64(id.Floor))
 }
 
 // decodeMeta reads what encodeMeta wrote; ID and GossipAddr stay zero.
@@ -193,6 +208,9 @@ func decodeMeta(b []byte) (view.Identity, error) {
 	id.Version = r.string(maxVersion)
 	id.HTTPAddr = r.string(maxAddr)
 	id.QUICAddr = r.string(maxAddr)
+	if len(r.buf) > 0 { // since version 2
+		id.Protocol, id.Floor = r.uint16(), r.uint16()
+	}
 	if r.err != nil {
 		return view.Identity{}, fmt.Errorf("announcement: %w", r.err)
 	}

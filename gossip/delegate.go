@@ -191,12 +191,17 @@ func identityOf(n *memberlist.Node) (view.Identity, error) {
 	return id, nil
 }
 
-// admit checks cluster and mesh of a peer, and takes over its mesh where this node has none.
+// admit checks cluster, version and mesh of a peer, and takes over its mesh where this node has none.
 func (g *Gossip) admit(peer view.Identity) error {
 	host := hostOf(peer.GossipAddr)
 	if peer.Cluster != g.cfg.Self.Cluster {
 		g.notices.refuseCluster(host, g.cfg.Self.Cluster, peer.Cluster)
 		return fmt.Errorf("%w: cluster %q, not %q", errRefused, peer.Cluster, g.cfg.Self.Cluster)
+	}
+	self := g.Self()
+	if newest, floor := max(peer.Protocol, 1), self.Floor; newest < floor {
+		g.notices.refuseVersion(peer.GossipAddr, peer.Name, floor, newest)
+		return fmt.Errorf("%w: version %d, below %d", errRefused, newest, floor)
 	}
 	if peer.Mesh.IsZero() {
 		return nil

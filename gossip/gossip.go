@@ -171,6 +171,17 @@ func (g *Gossip) SetFlags(f view.Flags) {
 	}
 }
 
+// SetFloor announces the lowest wire.Version that this node puts up with; it never sinks. Nodes that speak only older ones are not
+// admitted any more.
+func (g *Gossip) SetFloor(v uint16) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.self.Floor < v {
+		g.self.Floor = v
+		g.announceLocked()
+	}
+}
+
 // announceLocked gives the changed identity its number and has it sent.
 func (g *Gossip) announceLocked() {
 	g.self.Incarnation = max(g.self.Incarnation+1, uint64(time.Now().UnixMilli()))

@@ -115,6 +115,15 @@ func (n *notices) refuseMesh(peer, name, own, theirs string) {
 	})
 }
 
+func (n *notices) refuseVersion(peer, name string, floor, newest uint16) {
+	n.metrics.refused.WithLabelValues("version").Inc()
+	n.put(notice{
+		level: slog.LevelWarn, key: "version " + peer,
+		msg:   "refused a node of an older version: this mesh uses what a newer one brought, and does not go back; upgrade that node",
+		attrs: []slog.Attr{slog.String("peer", peer), slog.String("peer_name", name), slog.Any("mesh_version", floor), slog.Any("their_version", newest)},
+	})
+}
+
 func (n *notices) refuseSecret(peer string) {
 	n.metrics.refused.WithLabelValues("secret").Inc()
 	n.put(notice{

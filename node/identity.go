@@ -14,19 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/transport/wire"
 )
 
-const (
-	identityFile   = "node.json"
-	identityFormat = 1
-)
+const identityFile = "node.json"
 
 // identity is what a data directory says about its node. It is rewritten, with a sync, at every start.
 type identity struct {
-	Format    int         `json:"format"`
-	NodeID    ring.NodeID `json:"node_id"`
-	MeshID    ring.MeshID `json:"mesh_id"` // zero until the node founded or joined a mesh
-	ClusterID string      `json:"cluster_id"`
+	// Format is the mesh's floor: the version that a build must know to read what may be in this directory. It starts as the oldest,
+	// rises when the mesh begins to use what a newer version brought (RequireVersion), and never sinks.
+	Format    wire.Version `json:"format"`
+	NodeID    ring.NodeID  `json:"node_id"`
+	MeshID    ring.MeshID  `json:"mesh_id"` // zero until the node founded or joined a mesh
+	ClusterID string       `json:"cluster_id"`
 	// Founding: the mesh id was chosen here, and the catalog may not be complete yet.
 	Founding bool `json:"founding,omitempty"`
 	// Boot counts the starts on this directory; a peer that remembers a higher count knows that an older copy was put back.
@@ -67,7 +67,7 @@ func (d *dataDir) load(clusterID string) error {
 		if err := refuseForeignFiles(d.path); err != nil {
 			return err
 		}
-		d.id = identity{Format: identityFormat, NodeID: ring.NewNodeID(), ClusterID: clusterID}
+		d.id = identity{Format: wire.Oldest, NodeID: ring.NewNodeID(), ClusterID: clusterID}
 	case err != nil:
 		return fmt.Errorf("data_dir: %w", err)
 	default:
@@ -75,8 +75,9 @@ func (d *dataDir) load(clusterID string) error {
 			return fmt.Errorf("data_dir: %s is damaged (%v): restore it, or set the directory aside and let the node join as a new one",
 				filepath.Join(d.path, identityFile), err)
 		}
-		if d.id.Format != identityFormat {
-			return fmt.Errorf("data_dir: format %d was written by another version of skein; this one reads format %d", d.id.Format, identityFormat)
+		if d.id.Format < wire.Oldest || d.id.Format > wire.Newest {
+			return fmt.Errorf("data_dir: %s is of format %d; this build (%s) reads formats %d to %d, and left it as it is: start the newer build again, "+
+				"or set the directory aside and let the node join as a new one", d.path, d.id.Format, Version, wire.Oldest, wire.Newest)
 		}
 		if d.id.ClusterID != clusterID {
 			return fmt.Errorf("data_dir: %s belongs to cluster_id %q, the configuration says %q: use the right directory or set cluster_id back",
@@ -146,6 +147,24 @@ func (d *dataDir) setMesh(m ring.MeshID, founding bool) error {
 	}
 	d.id.MeshID, d.id.Founding = m, founding
 	return d.save()
+}
+
+// floor is the version below which the mesh does not go back.
+func (d *dataDir) floor() wire.Version {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.id.Format
+}
+
+// raiseFloor notes durably that the mesh does not go back below version v; false where that was known. Safe for concurrent use.
+func (d *dataDir) raiseFloor(v wire.Version) (bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if v <= d.id.Format {
+		return false, nil
+	}
+	d.id.Format = v
+	return true, d.save()
 }
 
 // close frees the directory for another process.

@@ -145,7 +145,7 @@ func (n *Node) openTransport() error {
 	}
 	cfg := transport.DefaultConfig()
 	cfg.Self = transport.Identity{NodeID: n.data.id.NodeID, Name: own.Name, MeshID: n.mesh(), ClusterID: own.ClusterID,
-		Boot: n.data.id.Boot, Nonce: n.data.id.Nonce}
+		Boot: n.data.id.Boot, Nonce: n.data.id.Nonce, MinVersion: uint16(n.data.id.Format)}
 	cfg.Credentials = cred
 	cfg.Network = n.network
 	cfg.SendQueueBytes = sendQueue
@@ -169,7 +169,8 @@ func (n *Node) openGossip() error {
 	}
 	cfg := gossip.DefaultConfig()
 	cfg.Self = view.Identity{ID: n.data.id.NodeID, Name: own.Name, Zone: own.Zone, Version: Version, Cluster: own.ClusterID,
-		Mesh: n.mesh(), HTTPAddr: withHost(n.ln.Addr().String(), host), QUICAddr: withHost(quic, host), Weight: uint32(max(own.Weight*weightUnit, 1))}
+		Mesh: n.mesh(), HTTPAddr: withHost(n.ln.Addr().String(), host), QUICAddr: withHost(quic, host), Weight: uint32(max(own.Weight*weightUnit, 1)),
+		Protocol: uint16(wire.Newest), Floor: uint16(n.data.id.Format)}
 	cfg.BindAddr, cfg.AdvertiseAddr, cfg.Seeds = own.Gossip.Addr, host, own.Join
 	cfg.Secret = own.Secret
 	if len(own.SecretPrevious) > 0 {

@@ -80,6 +80,7 @@ func (n *Node) Run(ctx context.Context) error {
 	r.start("broker", n.broker.Run)
 	r.start("hints", n.announceOwners)
 	r.start("peers", n.followView)
+	r.start("versions", n.followFloor)
 	r.start("telemetry", n.measure)
 	r.start("disk", n.watchDisk)
 	r.start("founding", n.found)

@@ -9,12 +9,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/transport/wire"
 )
 
 // Protocol versions that this build speaks.
 const (
-	ProtocolVersion    = 1
-	ProtocolMinVersion = 1
+	ProtocolVersion    = uint16(wire.Newest)
+	ProtocolMinVersion = uint16(wire.Oldest)
 )
 
 // Identity is what a node says of itself in every handshake.
@@ -25,7 +26,7 @@ type Identity struct {
 	// MeshID is zero while a joiner does not know it yet; see Peers.SetMesh.
 	MeshID    ring.MeshID
 	ClusterID string
-	// Version and MinVersion bound the protocol versions spoken; zero: this build's.
+	// Version and MinVersion bound the protocol versions spoken; zero: this build's. See Peers.SetFloor.
 	Version    uint16
 	MinVersion uint16
 	// Boot counts this node's starts on durable storage, and Nonce is drawn anew at each. A peer that remembers a higher
@@ -135,7 +136,10 @@ func (c Config) withDefaults() Config {
 		c.Self.Nonce = rand.Uint64()
 	}
 	if c.Self.Version == 0 {
-		c.Self.Version, c.Self.MinVersion = ProtocolVersion, ProtocolMinVersion
+		c.Self.Version = ProtocolVersion
+	}
+	if c.Self.MinVersion == 0 {
+		c.Self.MinVersion = min(ProtocolMinVersion, c.Self.Version)
 	}
 	return c
 }

@@ -71,8 +71,8 @@ func (i Identity) check(h hello, cert ring.NodeID) *refusal {
 		return refuse(RefusedMesh, "mesh id differs: %s on %s, %s on %s; two meshes never merge: to move a node, start it with an empty data directory",
 			i.MeshID, us, h.Mesh, them)
 	case min(h.Version, i.Version) < max(h.Min, i.MinVersion):
-		return refuse(RefusedVersion, "no common protocol version: %d to %d on %s, %d to %d on %s; upgrade the older one",
-			i.MinVersion, i.Version, us, h.Min, h.Version, them)
+		return refuse(RefusedVersion, "no common protocol version: %d to %d on %s, %d to %d on %s; upgrade the older one "+
+			"(a mesh that uses what a version brought does not go back below it)", i.MinVersion, i.Version, us, h.Min, h.Version, them)
 	}
 	return nil
 }

@@ -66,14 +66,27 @@ func New(cfg Config) (*Peers, error) {
 	return p, nil
 }
 
-// Handle registers the handler of one-way messages of m, before Run.
-func (p *Peers) Handle(m wire.Method, h wire.MessageHandler) { p.onMessage[m] = h }
+// Handle registers the handler of one-way messages of m, before Run. One of a method that is newer than this node's protocol version is
+// left out: such messages are dropped, such requests and streams refused with wire.CodeUnsupported.
+func (p *Peers) Handle(m wire.Method, h wire.MessageHandler) {
+	if p.speaks(m) {
+		p.onMessage[m] = h
+	}
+}
 
-// HandleRequest registers the handler of requests of m, before Run.
-func (p *Peers) HandleRequest(m wire.Method, h wire.RequestHandler) { p.onRequest[m] = h }
+// HandleRequest registers the handler of requests of m, before Run; see Handle.
+func (p *Peers) HandleRequest(m wire.Method, h wire.RequestHandler) {
+	if p.speaks(m) {
+		p.onRequest[m] = h
+	}
+}
 
-// HandleStream registers the handler of streams of m, before Run.
-func (p *Peers) HandleStream(m wire.Method, h wire.StreamHandler) { p.onStream[m] = h }
+// HandleStream registers the handler of streams of m, before Run; see Handle.
+func (p *Peers) HandleStream(m wire.Method, h wire.StreamHandler) {
+	if p.speaks(m) {
+		p.onStream[m] = h
+	}
+}
 
 // Listen binds the node's address and returns it, so that it can be told to others before Run. Run does it otherwise.
 func (p *Peers) Listen() (addr string, err error) {
@@ -305,7 +318,8 @@ func (p *Peers) reach(ctx context.Context, to ring.NodeID, class wire.Class) (*s
 }
 
 // Send queues a one-way message, which it keeps, and never blocks. Messages of one (peer, class) arrive in order or not at
-// all. False: dropped, for the peer is unknown or not connected, its queue is full, or body is larger than wire.MaxFrame.
+// all. False: dropped, for the peer is unknown or not connected, speaks an older version than m's, its queue is full, or body is larger
+// than wire.MaxFrame.
 func (p *Peers) Send(to ring.NodeID, class wire.Class, m wire.Method, body []byte) bool {
 	cl := className(class)
 	if len(body) > wire.MaxFrame || int(class) >= len(p.loops) {
@@ -324,6 +338,10 @@ func (p *Peers) Send(to ring.NodeID, class wire.Class, m wire.Method, body []byt
 			p.m.dropped.WithLabelValues(cl, "down").Inc()
 			return false
 		}
+		if p.common(s.peer) < m.Since() {
+			p.m.dropped.WithLabelValues(cl, "unsupported").Inc()
+			return false
+		}
 		out = s.out
 	}
 	if !out.put(m, body) {
@@ -335,7 +353,8 @@ func (p *Peers) Send(to ring.NodeID, class wire.Class, m wire.Method, body []byt
 }
 
 // Call makes a request and waits for its answer, at most until ctx ends; the remaining time travels to the handler. Errors
-// are *wire.Error: the handler's own, KindUnavailable when it certainly did not run, KindOutcomeUnknown when it may have.
+// are *wire.Error: the handler's own, KindUnavailable when it certainly did not run (with wire.CodeUnsupported when the peer's version
+// does not know m), KindOutcomeUnknown when it may have.
 // A call to this node itself runs the handler in place. body is not kept.
 func (p *Peers) Call(ctx context.Context, to ring.NodeID, class wire.Class, m wire.Method, body []byte) ([]byte, error) {
 	answer, err := p.call(ctx, to, class, m, body)
@@ -361,6 +380,9 @@ func (p *Peers) call(ctx context.Context, to ring.NodeID, class wire.Class, m wi
 	if err != nil {
 		return nil, err
 	}
+	if err := p.supports(s.peer, m); err != nil {
+		return nil, err
+	}
 	return s.call(ctx, m, body)
 }
 
@@ -379,6 +401,9 @@ func (p *Peers) Open(ctx context.Context, to ring.NodeID, class wire.Class, m wi
 	}
 	s, err := p.reach(ctx, to, class)
 	if err != nil {
+		return nil, err
+	}
+	if err := p.supports(s.peer, m); err != nil {
 		return nil, err
 	}
 	st, err := s.open(ctx, m, hello)

@@ -272,7 +272,7 @@ func (in *inbound) open(ctx context.Context, c Conduit, h wire.Header, br *bufio
 }
 
 func unknownMethod(m wire.Method) *wire.Error {
-	return wire.Errorf(wire.KindInvalid, "", "method %d is not served by this node", m)
+	return wire.Errorf(wire.KindUnavailable, wire.CodeUnsupported, "method %d is not served by this node; a newer version may", m)
 }
 
 // handle runs a request's handler.

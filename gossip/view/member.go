@@ -62,6 +62,9 @@ type Identity struct {
 	// Weight is the relative capacity.
 	Weight uint32
 	Flags  Flags
+	// Protocol is the highest wire.Version that the member speaks, Floor the lowest that it puts up with; 0 counts as 1.
+	Protocol uint16
+	Floor    uint16
 	// Incarnation orders the announcements of one member, over restarts too; the highest wins.
 	Incarnation uint64
 }
@@ -140,7 +143,7 @@ func compareIdentity(a, b Identity) int {
 		bytes.Compare(a.Mesh[:], b.Mesh[:]), strings.Compare(a.Cluster, b.Cluster), strings.Compare(a.Name, b.Name),
 		strings.Compare(a.Zone, b.Zone), strings.Compare(a.Version, b.Version), strings.Compare(a.HTTPAddr, b.HTTPAddr),
 		strings.Compare(a.QUICAddr, b.QUICAddr), strings.Compare(a.GossipAddr, b.GossipAddr),
-		cmp.Compare(a.Weight, b.Weight), cmp.Compare(a.Flags, b.Flags))
+		cmp.Compare(a.Weight, b.Weight), cmp.Compare(a.Flags, b.Flags), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Floor, b.Floor))
 }
 
 func compareBelief(a, b Member) int {

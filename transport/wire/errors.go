@@ -111,4 +111,6 @@ const (
 	CodeOffsetExpired    = "offset-expired"
 	CodeIdempotencyReuse = "idempotency-reuse"
 	CodeTooLarge         = "too-large"
+	CodeUnsupported      = "unsupported"  // the node asked runs an older version, which does not know the request
+	CodeMeshVersion      = "mesh-version" // some member of the mesh runs a version too old for what was asked
 )
