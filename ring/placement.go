@@ -17,7 +17,12 @@ type Member struct {
 	Weight int
 	// Cordoned members keep what they hold and get nothing new: they are nobody's home.
 	Cordoned bool
+	// Leaving members are to hold nothing: they are draining, or dead for so long that their copies are made elsewhere.
+	Leaving bool
 }
+
+// taking reports whether the member may get something new.
+func (m Member) taking() bool { return !m.Cordoned && !m.Leaving }
 
 // MaxSlots bounds the slots of a ring, so that a wrong setting costs memory for a million slots at most.
 const MaxSlots = 1 << 20
@@ -54,7 +59,7 @@ type zone struct {
 }
 
 // New places slots on members. slots <= 0 means the larger of 4096 and 4 per member; above MaxSlots it is cut.
-// Of members with one id the least in (zone, weight, cordoned) counts. New keeps nothing of its arguments.
+// Of members with one id the least in (zone, weight, cordoned, leaving) counts. New keeps nothing of its arguments.
 func New(members []Member, slots int) *Ring {
 	ms := canonical(members)
 	if slots <= 0 {
@@ -86,7 +91,7 @@ func canonical(members []Member) []Member {
 	}
 	slices.SortFunc(ms, func(a, b Member) int {
 		return cmp.Or(a.ID.Compare(b.ID), strings.Compare(a.Zone, b.Zone), cmp.Compare(a.Weight, b.Weight),
-			cmp.Compare(boolInt(a.Cordoned), boolInt(b.Cordoned)))
+			cmp.Compare(boolInt(a.Cordoned), boolInt(b.Cordoned)), cmp.Compare(boolInt(a.Leaving), boolInt(b.Leaving)))
 	})
 	return slices.CompactFunc(ms, func(a, b Member) bool { return a.ID == b.ID })
 }
@@ -117,7 +122,7 @@ func (r *Ring) groupByZone() {
 		z := byName[m.Zone]
 		r.zoneOf[i] = z
 		r.zones[z].members = append(r.zones[z].members, int32(i))
-		if !m.Cordoned {
+		if m.taking() {
 			r.zones[z].weight += r.weights[i]
 		}
 	}
@@ -130,7 +135,7 @@ func fingerprint(ms []Member, slots int) uint64 {
 		buf = binary.AppendUvarint(buf, uint64(len(m.Zone)))
 		buf = append(buf, m.Zone...)
 		buf = binary.AppendUvarint(buf, uint64(m.Weight))
-		buf = append(buf, byte(boolInt(m.Cordoned)))
+		buf = append(buf, byte(boolInt(m.Cordoned)|boolInt(m.Leaving)<<1))
 	}
 	return Hash(epochSeed, buf)
 }
@@ -138,7 +143,7 @@ func fingerprint(ms []Member, slots int) uint64 {
 // Epoch is a fingerprint of the members and slots: rings with one epoch place alike, so it is the key to cache answers by.
 func (r *Ring) Epoch() uint64 { return r.epoch }
 
-// Len is the number of members, cordoned ones included.
+// Len is the number of members, cordoned and leaving ones included.
 func (r *Ring) Len() int { return len(r.members) }
 
 // Slots is the number of slots.
@@ -168,7 +173,7 @@ func (r *Ring) SlotHome(slot int) (NodeID, bool) {
 }
 
 // Home is the member that a group's slot belongs to: the first candidate for a new group. False when nobody may get
-// anything new (no members, or all cordoned).
+// anything new (no members, or all cordoned or leaving).
 func (r *Ring) Home(g GroupID) (NodeID, bool) { return r.SlotHome(r.Slot(g)) }
 
 // home is Home by index, or -1.

@@ -37,6 +37,7 @@ func anyMembers() *rapid.Generator[[]Member] {
 			Zone:     rapid.SampledFrom([]string{"", "a", "b", "c", "d"}).Draw(t, "zone"),
 			Weight:   rapid.OneOf(rapid.IntRange(-2, 5), rapid.SampledFrom([]int{math.MinInt, math.MaxInt, 100, 1 << 40})).Draw(t, "weight"),
 			Cordoned: rapid.IntRange(0, 4).Draw(t, "cordoned") == 0,
+			Leaving:  rapid.IntRange(0, 4).Draw(t, "leaving") == 0,
 		}
 	}), 0, 20)
 }
@@ -57,7 +58,7 @@ func TestPlacementIsTotal(t *testing.T) {
 		slots := rapid.OneOf(rapid.IntRange(-1, 300), rapid.Just(math.MinInt)).Draw(t, "slots")
 		r := New(ms, slots)
 		g := testGroup(rapid.IntRange(0, 1000).Draw(t, "group"))
-		eligible := slices.ContainsFunc(r.Members(), func(m Member) bool { return !m.Cordoned })
+		eligible := slices.ContainsFunc(r.Members(), func(m Member) bool { return !m.Cordoned && !m.Leaving })
 		if _, ok := r.Home(g); ok != eligible {
 			t.Fatalf("home %v with eligible %v", ok, eligible)
 		}
@@ -115,6 +116,8 @@ func TestReplicasKeepTheirBounds(t *testing.T) {
 				t.Fatal("chosen twice")
 			case m.Cordoned && !slices.Contains(current, id):
 				t.Fatal("a cordoned member got something new")
+			case m.Leaving:
+				t.Fatal("a leaving member is to hold something")
 			}
 			seen[id] = true
 			perZone[m.Zone]++
@@ -122,7 +125,7 @@ func TestReplicasKeepTheirBounds(t *testing.T) {
 		candidates := map[string]int{}
 		total := 0
 		for _, m := range r.Members() {
-			if !m.Cordoned || slices.Contains(current, m.ID) {
+			if !m.Leaving && (!m.Cordoned || slices.Contains(current, m.ID)) {
 				candidates[m.Zone]++
 				total++
 			}
@@ -297,6 +300,7 @@ func TestEpochSeesEveryField(t *testing.T) {
 		"zone":     func(m []Member) { m[1].Zone = "x" },
 		"weight":   func(m []Member) { m[1].Weight = 9 },
 		"cordoned": func(m []Member) { m[1].Cordoned = true },
+		"leaving":  func(m []Member) { m[1].Leaving = true },
 		"id":       func(m []Member) { m[1].ID = testID(77) },
 	} {
 		ms := slices.Clone(base)

@@ -25,7 +25,7 @@ type slotHasher struct{}
 
 func (slotHasher) Sum64(b []byte) uint64 { return Hash(slotSeed, b) }
 
-// assignSlots maps each slot to the index of a member that is not cordoned, by consistent hashing with bounded loads
+// assignSlots maps each slot to the index of a member that may get something new, by consistent hashing with bounded loads
 // (Mirrokni, Thorup and Zadimoghaddam, 2016). Nil when there is no such member.
 //
 // The library has no weights and panics where slots find no room. Weights become entries of their own; and with a load
@@ -56,7 +56,7 @@ func assignSlots(ms []Member, slots int) []int32 {
 func unitsOf(ms []Member) []unit {
 	divisor, largest, eligible := 0, 0, 0
 	for _, m := range ms {
-		if m.Cordoned {
+		if !m.taking() {
 			continue
 		}
 		eligible++
@@ -70,7 +70,7 @@ func unitsOf(ms []Member) []unit {
 	exact := largest/divisor <= most
 	units := make([]unit, 0, eligible)
 	for i, m := range ms {
-		if m.Cordoned {
+		if !m.taking() {
 			continue
 		}
 		n := m.Weight / divisor
