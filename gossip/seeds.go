@@ -145,7 +145,7 @@ func (j *joiner) due(ctx context.Context, members map[string]bool) []*try {
 	var tries []*try
 	seen := make(map[string]bool)
 	for _, s := range j.seeds {
-		addrs, err := resolve(ctx, s.addr)
+		addrs, err := Resolve(ctx, s.addr)
 		if err != nil {
 			if ctx.Err() == nil {
 				j.silent(s, err)
@@ -171,8 +171,8 @@ func (j *joiner) due(ctx context.Context, members map[string]bool) []*try {
 	return tries
 }
 
-// resolve lists the addresses behind host:port.
-func resolve(ctx context.Context, hostport string) ([]netip.AddrPort, error) {
+// Resolve lists the addresses behind host:port, as this package would join them.
+func Resolve(ctx context.Context, hostport string) ([]netip.AddrPort, error) {
 	host, port, err := splitHostPort(hostport)
 	if err != nil {
 		return nil, err

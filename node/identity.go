@@ -29,6 +29,8 @@ type identity struct {
 	ClusterID string       `json:"cluster_id"`
 	// Founding: the mesh id was chosen here, and the catalog may not be complete yet.
 	Founding bool `json:"founding,omitempty"`
+	// Founded is the record of a founding by a list of members that names this node.
+	Founded *foundingRecord `json:"founded,omitempty"`
 	// Boot counts the starts on this directory; a peer that remembers a higher count knows that an older copy was put back.
 	Boot  uint64 `json:"boot"`
 	Nonce uint64 `json:"nonce"`
@@ -142,8 +144,8 @@ func (d *dataDir) founding() bool {
 func (d *dataDir) setMesh(m ring.MeshID, founding bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.id.MeshID.IsZero() && d.id.MeshID != m {
-		return fmt.Errorf("data_dir: %s belongs to mesh %s, not to %s", d.path, d.id.MeshID, m)
+	if err := d.otherMeshLocked(m); err != nil {
+		return err
 	}
 	d.id.MeshID, d.id.Founding = m, founding
 	return d.save()
@@ -165,6 +167,59 @@ func (d *dataDir) raiseFloor(v wire.Version) (bool, error) {
 	}
 	d.id.Format = v
 	return true, d.save()
+}
+
+func (d *dataDir) otherMeshLocked(m ring.MeshID) error {
+	own := d.id.MeshID
+	if own.IsZero() && d.id.Founded != nil {
+		own = d.id.Founded.Mesh
+	}
+	if !own.IsZero() && own != m {
+		return fmt.Errorf("data_dir: %s belongs to mesh %s, not to %s: to let the node join that one, empty the directory", d.path, own, m)
+	}
+	return nil
+}
+
+// record is the founding record that names this node; nil when there is none. Nobody changes it.
+func (d *dataDir) record() *foundingRecord {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.id.Founded
+}
+
+// decide writes a new founding record, without taking up its mesh yet.
+func (d *dataDir) decide(rec *foundingRecord) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.otherMeshLocked(rec.Mesh); err != nil {
+		return err
+	}
+	d.id.Founded = rec
+	return d.save()
+}
+
+// take writes a founding record that another node decided, together with its mesh; one that is there stays.
+func (d *dataDir) take(rec *foundingRecord) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.otherMeshLocked(rec.Mesh); err != nil {
+		return err
+	}
+	if d.id.Founded != nil {
+		return nil // the same: its mesh is
+	}
+	d.id.Founded, d.id.MeshID = rec, rec.Mesh
+	return d.save()
+}
+
+// recordDone notes that nobody needs the founding record any more.
+func (d *dataDir) recordDone() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	done := *d.id.Founded
+	done.Done = true
+	d.id.Founded = &done
+	return d.save()
 }
 
 // close frees the directory for another process.

@@ -56,6 +56,8 @@ type Node struct {
 	server  *api.Server
 	ln      net.Listener
 
+	founder *founder
+	said    said
 	rates   rates
 	full    atomic.Bool // the free-space reserve is reached
 	leaving atomic.Bool
@@ -116,8 +118,8 @@ func (n *Node) openData() (err error) {
 		return nil
 	}
 	// A start that was cut short leaves an identity without a mesh: the directory is not empty, yet the node needs a role.
-	if !cfg.Found && len(cfg.Join) == 0 && len(cfg.InitialMembers) == 0 {
-		return fmt.Errorf("%w: the node of %s belongs to no mesh yet; start it with --found (first node of a new mesh) or --join HOST:PORT",
+	if !cfg.Found && len(cfg.Seeds()) == 0 && n.data.record() == nil {
+		return fmt.Errorf("%w: the node of %s belongs to no mesh yet; start it with --found (first node of a new mesh), --join HOST:PORT or --initial-members",
 			config.ErrNoRole, cfg.DataDir)
 	}
 	return nil
@@ -171,7 +173,7 @@ func (n *Node) openGossip() error {
 	cfg.Self = view.Identity{ID: n.data.id.NodeID, Name: own.Name, Zone: own.Zone, Version: Version, Cluster: own.ClusterID,
 		Mesh: n.mesh(), HTTPAddr: withHost(n.ln.Addr().String(), host), QUICAddr: withHost(quic, host), Weight: uint32(max(own.Weight*weightUnit, 1)),
 		Protocol: uint16(wire.Newest), Floor: uint16(n.data.id.Format)}
-	cfg.BindAddr, cfg.AdvertiseAddr, cfg.Seeds = own.Gossip.Addr, host, own.Join
+	cfg.BindAddr, cfg.AdvertiseAddr, cfg.Seeds = own.Gossip.Addr, host, own.Seeds()
 	cfg.Secret = own.Secret
 	if len(own.SecretPrevious) > 0 {
 		cfg.PreviousSecrets = [][]byte{own.SecretPrevious}
@@ -275,6 +277,8 @@ func (n *Node) openBroker() (err error) {
 	n.peers.Handle(wire.MethodRaft, n.host.HandleRaft)
 	n.peers.HandleRequest(wire.MethodBirth, n.host.HandleBirth)
 	n.peers.HandleRequest(wire.MethodFounding, n.handleFounding)
+	n.founder = newFounder(n)
+	n.peers.HandleRequest(wire.MethodMembers, n.founder.handleMembers)
 	n.peers.HandleStream(wire.MethodSnapshot, n.host.HandleSnapshot)
 	n.peers.HandleRequest(wire.MethodCatalog, n.broker.HandleCatalog)
 	n.peers.HandleRequest(wire.MethodPartition, n.broker.HandlePartition)

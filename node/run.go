@@ -253,7 +253,7 @@ func (n *Node) watchDisk(ctx context.Context) error {
 // chooseMesh names the mesh that this node was told to found. It comes before gossip runs, so that the node cannot hear of another mesh
 // meanwhile and join that too.
 func (n *Node) chooseMesh() error {
-	if !n.cfg.Load().Found || !n.mesh().IsZero() {
+	if !n.cfg.Load().Found || !n.mesh().IsZero() || n.data.record() != nil {
 		return nil
 	}
 	m := ring.NewMeshID()
@@ -265,7 +265,7 @@ func (n *Node) chooseMesh() error {
 	return n.gossip.AdoptMesh(m)
 }
 
-// found makes the catalog of a new mesh, or goes on where that was cut short.
+// found makes the catalog of a new mesh, or goes on where that was cut short; then it takes part in a founding by initial_members.
 func (n *Node) found(ctx context.Context) error {
 	select {
 	case <-n.host.Ready():
@@ -286,8 +286,7 @@ func (n *Node) found(ctx context.Context) error {
 			return err
 		}
 	}
-	<-ctx.Done()
-	return nil
+	return n.founder.run(ctx)
 }
 
 // Reload takes over the keys that a running node can change (config.Changed lists them); the others wait for a restart. Safe to

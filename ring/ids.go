@@ -2,6 +2,7 @@ package ring
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 
 	"github.com/dchest/siphash"
@@ -31,6 +32,22 @@ func NewNodeID() NodeID { return NodeID(uuid.New()) }
 
 // NewMeshID returns a random mesh id.
 func NewMeshID() MeshID { return MeshID(uuid.New()) }
+
+// FoundedMesh is the id of a mesh that a list of members founds: the same on every node that knows the key, the cluster's name, the list
+// and the nodes that founded it. With the nodes in it, a mesh that is founded anew on emptied disks is another one.
+func FoundedMesh(key []byte, cluster string, members []string, nodes []NodeID) MeshID {
+	name := binary.AppendUvarint(nil, uint64(len(cluster)))
+	name = append(name, cluster...)
+	for _, m := range members {
+		name = binary.AppendUvarint(name, uint64(len(m)))
+		name = append(name, m...)
+	}
+	name = append(name, 0)
+	for _, n := range nodes {
+		name = append(name, n[:]...)
+	}
+	return MeshID(uuid.NewSHA1(uuid.NewSHA1(uuid.NameSpaceOID, key), name))
+}
 
 // NewStreamID returns a random stream incarnation.
 func NewStreamID() StreamID { return StreamID(uuid.New()) }

@@ -26,10 +26,11 @@ func (p *process) nodeCommand() *cobra.Command {
 		Short: "Run a node",
 		Long: "Run a node until SIGTERM or SIGINT; a second signal ends it at once, SIGHUP reloads what can be reloaded.\n\n" +
 			"Each setting comes from its flag, else its environment variable, else the file (--config), else its default.\n" +
-			"The first node of a mesh takes --found, every other --join HOST:PORT.",
+			"The first node of a mesh takes --found, every other --join HOST:PORT; or all take the same --initial-members.",
 		Args: arguments(),
 		Example: "  skein node --found\n" +
-			"  skein node --config /etc/skein/skein.yaml --join 10.0.0.1:8402",
+			"  skein node --config /etc/skein/skein.yaml --join 10.0.0.1:8402\n" +
+			"  skein node --initial-members 10.0.0.1,10.0.0.2,10.0.0.3 --secret-file skein.secret",
 	}
 	cmd.Flags().StringVar(&file, "config", p.getenv("SKEIN_CONFIG"), "configuration file, YAML or JSON (SKEIN_CONFIG)")
 	cmd.Flags().BoolVar(&printConfig, "print-config", false, "print the configuration with the source of each value (secrets masked), and exit")

@@ -44,7 +44,7 @@ var table = []Key{
 	{Name: "advertise", Fallback: "the address that routes to the others", Doc: "host or IP at which other nodes reach this one", field: func(c *Config) any { return &c.Advertise }},
 
 	{Name: "join", Doc: "gossip addresses of nodes to join, HOST[:8402]; a name's addresses are all tried, for ever", field: func(c *Config) any { return &c.Join }},
-	{Name: "initial_members", Later: "founding by a list of members", Doc: "gossip addresses of all founding members, the same list on each", field: func(c *Config) any { return &c.InitialMembers }},
+	{Name: "initial_members", Doc: "gossip addresses of all nodes that found a mesh together, HOST[:8402], the same list on each; a node that finds a mesh there joins it", field: func(c *Config) any { return &c.InitialMembers }},
 	{Name: "found", Default: "false", Doc: "found a new mesh with this node as its first member", field: func(c *Config) any { return &c.Found }},
 
 	{Name: "secret", NoFlag: true, Doc: "32 bytes in base64 or hex that all nodes of the mesh share (`skein keygen`)", field: func(c *Config) any { return &c.Secret }},

@@ -190,8 +190,10 @@ func (c *Config) resolve() error {
 	if c.Insecure {
 		c.openUnlessSet("http.addr", &c.HTTP.Addr)
 	}
-	for i, j := range c.Join {
-		c.Join[i] = withPort(j, DefaultGossipPort)
+	for _, list := range [][]string{c.Join, c.InitialMembers} {
+		for i, a := range list {
+			list[i] = withPort(a, DefaultGossipPort)
+		}
 	}
 	return nil
 }

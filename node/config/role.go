@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
+	"strings"
 )
 
 // ErrNoRole is what CheckRole wraps: the node has nothing and was told nothing.
@@ -27,7 +29,29 @@ func (c Config) CheckRole() error {
 	}
 	return fmt.Errorf("%w: %s is empty, and this node was not told which mesh it belongs to. "+
 		"First node of a new mesh: --found. Every other node: --join HOST:%s (any node of the mesh). "+
+		"Several nodes that found a mesh together: the same --initial-members on each. "+
 		"To try Skein on this machine: skein dev", ErrNoRole, c.DataDir, DefaultGossipPort)
+}
+
+// Seeds are the gossip addresses at which this node looks for others: those to join, and the founding members.
+func (c Config) Seeds() []string {
+	seeds := slices.Clone(c.Join)
+	for _, m := range c.InitialMembers {
+		if !slices.Contains(seeds, m) {
+			seeds = append(seeds, m)
+		}
+	}
+	return seeds
+}
+
+// Founders is initial_members in the one order that is the same on every node, whatever the order and case they were given in.
+func (c Config) Founders() []string {
+	out := make([]string, len(c.InitialMembers))
+	for i, m := range c.InitialMembers {
+		out[i] = strings.ToLower(m)
+	}
+	slices.Sort(out)
+	return out
 }
 
 func emptyDir(path string) (bool, error) {
@@ -50,7 +74,7 @@ func (c Config) AdvertiseHost() string {
 			return host
 		}
 	}
-	for _, j := range c.Join {
+	for _, j := range c.Seeds() {
 		// Connecting a UDP socket only looks up the route.
 		if conn, err := net.Dial("udp", j); err == nil {
 			host, _, _ := net.SplitHostPort(conn.LocalAddr().String())

@@ -10,6 +10,9 @@ import (
 	"strings"
 )
 
+// MaxFounders bounds initial_members: all of them must be there at once, and three hold the catalog.
+const MaxFounders = 64
+
 // Validate checks values and how they fit together; it changes nothing. The error joins an *Error for each finding.
 func (c Config) Validate() error {
 	v := validator{c: c}
@@ -164,6 +167,15 @@ func (v *validator) roles() {
 	}
 	if v.c.Found && len(v.c.InitialMembers) > 0 {
 		v.fail("found", "initial_members founds the mesh already: leave found out")
+	}
+	if n := len(v.c.InitialMembers); n > MaxFounders {
+		v.fail("initial_members", "names %d nodes, at most %d can found a mesh: name some of them, the others join", n, MaxFounders)
+	}
+	founders := v.c.Founders()
+	for i, m := range founders {
+		if i > 0 && founders[i-1] == m {
+			v.fail("initial_members", "names %s twice", m)
+		}
 	}
 	if len(v.c.SecretPrevious) > 0 && len(v.c.Secret) == 0 {
 		v.fail("secret_previous", "needs a secret beside it")
