@@ -6,6 +6,9 @@ VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo 
 LDFLAGS     := -s -w -X github.com/skeinmesh/skein/node.Version=$(VERSION)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
+# Modules of their own, for the sake of libraries that only they need.
+MODULES := testnet/bench testnet/deploy/kubernetes
+
 # Packages whose tests are worth running under the race detector and fast enough for it: those with goroutines.
 RACE     := ./flow/... ./gossip/... ./transport/... ./node/... ./cmd/... ./testnet/check
 FUZZTIME ?= 10s
@@ -35,7 +38,7 @@ build: ## build the static binary ./bin/skein
 .PHONY: test
 test: ## run all tests
 	$(GO) test ./...
-	cd testnet/bench && $(GO) test ./...
+	@set -ex; for m in $(MODULES); do (cd $$m && $(GO) test ./...); done
 
 .PHONY: race
 race: ## run the concurrent packages' tests under the race detector
@@ -79,6 +82,7 @@ demo: build ## three nodes, keyed orders, the busiest owner killed in the middle
 .PHONY: testnet-image
 testnet-image: build ## the container image of the testnet, from ./bin/skein
 	docker build -q -f testnet/Dockerfile -t $(TESTNET_IMAGE) .
+	@docker image prune -f --filter label=org.opencontainers.image.title=Skein >/dev/null # the one before
 
 testnet/secret.env: | build
 	umask 077; echo "SKEIN_SECRET=$$($(BIN) keygen)" > $@
@@ -108,7 +112,7 @@ lint: ## gofmt, go vet, go mod tidy -diff, staticcheck
 	$(GO) vet ./...
 	$(GO) mod tidy -diff
 	$(GO) run $(STATICCHECK) ./...
-	cd testnet/bench && $(GO) vet ./... && $(GO) mod tidy -diff && $(GO) run $(STATICCHECK) ./...
+	@set -ex; for m in $(MODULES); do (cd $$m && $(GO) vet ./... && $(GO) mod tidy -diff && $(GO) run $(STATICCHECK) ./...); done
 
 .PHONY: check
 check: lint build test race ## all that CI runs
