@@ -221,6 +221,20 @@ func noOwner(g ring.GroupID, last error) error {
 		Detail: "no owner with a quorum answered in time; it is retried when a majority of the replicas is back (group " + g.String() + ")"}
 }
 
+// CallOwner makes a request to the owner of a group, wherever it is, and finds it again where it moves meanwhile: the request may be made
+// more than once. A handler that does not own the group answers with LocalOwner's error. Errors: as the handler's; KindUnavailable when no
+// owner answers before ctx ends.
+func (b *Broker) CallOwner(ctx context.Context, g ring.GroupID, m wire.Method, body []byte) (answer []byte, err error) {
+	err = b.withOwner(ctx, g, nil, true, func(ctx context.Context, owner ring.NodeID) (err error) {
+		answer, err = b.cfg.Peers.Call(ctx, owner, wire.ClassControl, m, body)
+		return err
+	})
+	return answer, err
+}
+
+// LocalOwner returns the local replica of g if it owns the group and may propose; else KindNotOwner with who does, as far as is known.
+func (b *Broker) LocalOwner(g ring.GroupID) (*replica.Group, error) { return b.localOwner(g) }
+
 // localOwner returns the local replica of g if it owns the group and may propose; else the error that says who does.
 func (b *Broker) localOwner(g ring.GroupID) (*replica.Group, error) {
 	lg, ok := b.cfg.Groups.Group(g)

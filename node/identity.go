@@ -34,6 +34,8 @@ type identity struct {
 	// Boot counts the starts on this directory; a peer that remembers a higher count knows that an older copy was put back.
 	Boot  uint64 `json:"boot"`
 	Nonce uint64 `json:"nonce"`
+	// Marks are what operators set on this node.
+	Marks marks `json:"marks,omitzero"`
 }
 
 // dataDir is the opened, locked data directory. The node id, boot and nonce stay as they were at opening; the mesh changes under mu,

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -53,6 +54,7 @@ type Node struct {
 	store   *log.PebbleStore
 	host    *replica.Host
 	broker  *flow.Broker
+	ops     *operator
 	server  *api.Server
 	ln      net.Listener
 
@@ -61,6 +63,7 @@ type Node struct {
 	rates   rates
 	full    atomic.Bool // the free-space reserve is reached
 	leaving atomic.Bool
+	flagsMu sync.Mutex
 	closers []func() error // of what New opened, last first
 }
 
@@ -75,7 +78,7 @@ func newNode(cfg config.Config, logger *slog.Logger, network transport.Network) 
 	n := &Node{log: logger.With("node", cfg.Name), registry: prometheus.NewRegistry(), network: network}
 	n.cfg.Store(&cfg)
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	for _, step := range []func() error{n.openData, n.openHTTP, n.openTransport, n.openGossip, n.openDisk, n.openHost, n.openBroker, n.openServer} {
+	for _, step := range []func() error{n.openData, n.openHTTP, n.openTransport, n.openGossip, n.openDisk, n.openHost, n.openBroker, n.openOps, n.openServer} {
 		if err := step(); err != nil {
 			return nil, errors.Join(err, n.Close())
 		}
@@ -172,7 +175,7 @@ func (n *Node) openGossip() error {
 	cfg := gossip.DefaultConfig()
 	cfg.Self = view.Identity{ID: n.data.id.NodeID, Name: own.Name, Zone: own.Zone, Version: Version, Cluster: own.ClusterID,
 		Mesh: n.mesh(), HTTPAddr: withHost(n.ln.Addr().String(), host), QUICAddr: withHost(quic, host), Weight: uint32(max(own.Weight*weightUnit, 1)),
-		Protocol: uint16(wire.Newest), Floor: uint16(n.data.id.Format)}
+		Flags: n.data.marks().flags(false), Protocol: uint16(wire.Newest), Floor: uint16(n.data.id.Format)}
 	cfg.BindAddr, cfg.AdvertiseAddr, cfg.Seeds = own.Gossip.Addr, host, own.Seeds()
 	cfg.Secret = own.Secret
 	if len(own.SecretPrevious) > 0 {
@@ -319,7 +322,7 @@ func maxConnections() int {
 }
 
 func (n *Node) openServer() (err error) {
-	n.server, err = api.New(n.apiConfig(), api.Deps{Publisher: n.broker, Subscriber: n.broker, Streams: n.broker, Mesh: meshPages{n}, Owner: n.broker.OwnerName,
+	n.server, err = api.New(n.apiConfig(), api.Deps{Publisher: n.broker, Subscriber: n.broker, Streams: n.broker, Mesh: meshPages{n}, Ops: n.ops, Owner: n.broker.OwnerName,
 		Budget: credit.NewBudget(max(n.cfg.Load().MemoryBudget/4, 1<<20)), Log: n.log, Registerer: n.registry, Gatherer: n.registry})
 	return err
 }

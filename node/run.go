@@ -84,6 +84,7 @@ func (n *Node) Run(ctx context.Context) error {
 	r.start("telemetry", n.measure)
 	r.start("disk", n.watchDisk)
 	r.start("founding", n.found)
+	r.start("operations", n.ops.run)
 	r.start("http", func(ctx context.Context) error { return n.server.Run(ctx, n.ln) })
 	n.log.Info("node is up", "http", n.HTTPAddr(), "id", n.data.id.NodeID, "version", Version)
 
@@ -101,7 +102,7 @@ func (n *Node) Run(ctx context.Context) error {
 func (n *Node) leave() {
 	n.log.Info("stopping: the partitions owned here are handed over")
 	n.leaving.Store(true)
-	n.gossip.SetFlags(view.Leaving)
+	n.announceFlags()
 	n.server.Drain()
 	ctx, cancel := context.WithTimeout(context.Background(), handoverTime)
 	defer cancel()

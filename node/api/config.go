@@ -115,6 +115,7 @@ type Deps struct {
 	Subscriber flow.Subscriber
 	Streams    flow.Streams
 	Mesh       Mesh
+	Ops        Operator
 	// Budget bounds the memory of bodies being read; nil: 64 MiB of its own. It must not be the one that Publisher draws from:
 	// bodies that hold all of it would then wait for themselves.
 	Budget Budget

@@ -10,6 +10,7 @@ import (
 	"reflect"
 
 	"github.com/skeinmesh/skein/flow"
+	"github.com/skeinmesh/skein/node/ops"
 )
 
 // TestOpenAPIMatchesTheRoutes holds the document against what is registered, both ways.
@@ -63,6 +64,7 @@ func TestOpenAPIMatchesTheRoutes(t *testing.T) {
 	for schema, fields := range map[string][]string{
 		"StreamConfig": configFields, "Envelope": envelopeFields, "Stream": jsonFields(flow.StreamInfo{}),
 		"MeshSummary": meshFields(MeshSummary{}), "MeshMembers": meshFields(MeshMembers{}), "MeshRing": meshFields(MeshRing{}), "MeshPartitions": meshFields(MeshPartitions{}),
+		"Operation": jsonFields(ops.Operation{}), "Operations": jsonFields(ops.List{}),
 	} {
 		var got []string
 		for f := range doc.Components.Schemas[schema].Properties {

@@ -1,13 +1,20 @@
 package api
 
-import "net/http"
+import (
+	"net/http"
+
+	"github.com/skeinmesh/skein/node/ops"
+)
 
 // routes are the server's own.
 func (s *Server) routes() []Route {
 	const (
 		get, post = http.MethodGet, http.MethodPost
 		stream    = "/v1/streams/{stream}"
+		part      = stream + "/partitions/{partition}"
+		node      = "/v1/nodes/{node}"
 	)
+	act := []string{"dry_run", "timeout_ms"}
 	return []Route{
 		{post, stream + "/events", []string{"key", "ack", "timeout_ms"}, ScopePublish, false, s.publishOne},
 		{post, stream + "/events/batch", []string{"key", "key_field", "envelope", "ack", "summary", "timeout_ms"},
@@ -26,6 +33,14 @@ func (s *Server) routes() []Route {
 		{get, "/v1/mesh/members", []string{"timeout_ms"}, ScopeView, false, s.meshMembers},
 		{get, "/v1/mesh/ring", []string{"timeout_ms"}, ScopeView, false, s.meshRing},
 		{get, "/v1/mesh/partitions", []string{"stream", "timeout_ms"}, ScopeView, false, s.meshPartitions},
+
+		{post, node + "/drain", act, ScopeAdmin, false, s.nodeOp(ops.Drain)},
+		{http.MethodDelete, node + "/drain", act, ScopeAdmin, false, s.nodeOp(ops.CancelDrain)},
+		{http.MethodPut, node + "/cordon", act, ScopeAdmin, false, s.nodeOp(ops.Cordon)},
+		{http.MethodDelete, node + "/cordon", act, ScopeAdmin, false, s.nodeOp(ops.Uncordon)},
+		{post, part + "/transfer", act, ScopeAdmin, false, s.partitionOp(ops.Transfer, transferFields)},
+		{get, "/v1/operations", []string{"timeout_ms"}, ScopeView, false, s.listOperations},
+		{get, "/v1/operations/{id}", []string{"timeout_ms"}, ScopeView, false, s.getOperation},
 
 		{get, "/livez", nil, ScopeOpen, false, s.livez},
 		{get, "/readyz", []string{"verbose"}, ScopeOpen, false, s.readyz},

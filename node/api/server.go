@@ -66,8 +66,8 @@ func New(cfg Config, dep Deps) (*Server, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	if dep.Publisher == nil || dep.Subscriber == nil || dep.Streams == nil || dep.Mesh == nil {
-		return nil, errors.New("api: Publisher, Subscriber, Streams and Mesh are required")
+	if dep.Publisher == nil || dep.Subscriber == nil || dep.Streams == nil || dep.Mesh == nil || dep.Ops == nil {
+		return nil, errors.New("api: Publisher, Subscriber, Streams, Mesh and Ops are required")
 	}
 	s := &Server{cfg: cfg, dep: dep, log: dep.Log, budget: dep.Budget, now: time.Now, drain: make(chan struct{}), reserveWait: reserveWait,
 		scrapes: make(chan struct{}, maxScrapes),

@@ -16,7 +16,7 @@ import (
 	"github.com/skeinmesh/skein/transport/wire"
 )
 
-// maxConfigBytes bounds the JSON of a stream's config and of a merge patch.
+// maxConfigBytes bounds the JSON of a stream's config, of a merge patch, and of what an operation takes.
 const maxConfigBytes = 256 << 10
 
 // configFields are the JSON names of flow.StreamConfig.
@@ -263,8 +263,13 @@ func (s *Server) deleteStream(c *Call) error {
 	return nil
 }
 
-// configBytes reads a strict JSON object: no unknown or doubled names, bounded depth. It returns nil for an empty body.
+// configBytes reads a stream's config, or a patch of one.
 func (c *Call) configBytes(mediaType string) ([]byte, error) {
+	return c.objectBytes(mediaType, configFields)
+}
+
+// objectBytes reads a strict JSON object: no unknown or doubled names, bounded depth. It returns nil for an empty body.
+func (c *Call) objectBytes(mediaType string, fields []string) ([]byte, error) {
 	if ct := c.R.Header.Get("Content-Type"); ct != "" {
 		mt, _, err := mime.ParseMediaType(ct)
 		if err != nil || mt != mediaType && mt != contentJSON {
@@ -281,12 +286,12 @@ func (c *Call) configBytes(mediaType string) ([]byte, error) {
 		return nil, bodyError(err)
 	}
 	if len(b) > maxConfigBytes {
-		return nil, tooLarge(fmt.Sprintf("a config has at most %d bytes", maxConfigBytes))
+		return nil, tooLarge(fmt.Sprintf("the JSON has at most %d bytes", maxConfigBytes))
 	}
 	if len(bytes.TrimSpace(b)) == 0 {
 		return nil, nil
 	}
-	if err := strictObject(b, configFields); err != nil {
+	if err := strictObject(b, fields); err != nil {
 		return nil, err
 	}
 	return b, nil

@@ -29,6 +29,7 @@ const (
 	MethodFounding  Method = 13 // request: create a founding replica from its birth record in the catalog
 	MethodRemoval   Method = 14 // request: a replica was removed from its group, or is asked about: is it still a member?
 	MethodReserve   Method = 15 // request: an owner asks to move a replica to this node or away from it, or that a move is carried on
+	MethodOps       Method = 16 // request: what operators ask of a node, and what a node says of the groups that it owns
 	MethodMembers   Method = 19 // request: founding by a list of members: where one stands, and what was founded
 )
 

@@ -1,0 +1,192 @@
+package ops
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/skeinmesh/skein/ring"
+)
+
+// Report is what the owner of a group says of its copies.
+type Report struct {
+	Group   ring.GroupID `msgpack:"g"`
+	Term    uint64       `msgpack:"t"`
+	Commit  uint64       `msgpack:"c"`
+	Want    int          `msgpack:"w"` // copies that it should have where there are nodes enough
+	Members []Copy       `msgpack:"m"`
+	// MoveFrom, MoveTo, MovePhase and MoveReason tell of a move under way.
+	MoveFrom   ring.NodeID `msgpack:"mf"`
+	MoveTo     ring.NodeID `msgpack:"mt"`
+	MovePhase  string      `msgpack:"mp,omitempty"`
+	MoveReason string      `msgpack:"mr,omitempty"`
+}
+
+// Copy is one copy of a group, as its owner knows it.
+type Copy struct {
+	Node    ring.NodeID `msgpack:"n"`
+	Learner bool        `msgpack:"l,omitempty"`
+	Match   uint64      `msgpack:"m"`           // its acknowledged index
+	Silent  bool        `msgpack:"s,omitempty"` // did not answer within the last election timeout
+}
+
+// CaughtUp is how far behind the commit index a copy may be and still counts as one: what is in flight under load.
+const CaughtUp = 512
+
+// Behind tells how far a learner is from being a copy; 0: it is one.
+func (r Report) Behind(c Copy) uint64 {
+	if !c.Learner || c.Match+CaughtUp >= r.Commit {
+		return 0
+	}
+	return r.Commit - c.Match
+}
+
+// World is what the observer knows of the nodes.
+type World struct {
+	Now time.Time
+	// Nodes are all members that it knows, by id.
+	Nodes map[ring.NodeID]Node
+	// ReplaceAfter is how long the copies of a dead node wait for it.
+	ReplaceAfter time.Duration
+}
+
+// Node is one member, as the observer sees it.
+type Node struct {
+	Name     string
+	Zone     string
+	Here     bool      // gossip holds it for alive
+	Since    time.Time // since when the observer believes so
+	Cordoned bool      // takes nothing new
+	Draining bool      // hands away what it has
+}
+
+// name is the node's name, or its id.
+func (w World) name(n ring.NodeID) string {
+	if m, ok := w.Nodes[n]; ok && m.Name != "" {
+		return m.Name
+	}
+	return n.String()
+}
+
+// Free counts the nodes that take new copies.
+func (w World) Free() int {
+	n := 0
+	for _, m := range w.Nodes {
+		if m.takes() {
+			n++
+		}
+	}
+	return n
+}
+
+func (n Node) takes() bool { return n.Here && !n.Cordoned && !n.Draining }
+
+// Live counts the copies that are there and caught up.
+func (w World) Live(r Report) int {
+	live := 0
+	for _, c := range r.Members {
+		if w.Nodes[c.Node].Here && r.Behind(c) == 0 {
+			live++
+		}
+	}
+	return live
+}
+
+// Lack says why a group has fewer copies than it wants; "" when it lacks none.
+func (w World) Lack(r Report) string {
+	live := w.Live(r)
+	if live >= r.Want {
+		return ""
+	}
+	var why []string
+	coming := live
+	for _, c := range r.Members {
+		m, known := w.Nodes[c.Node]
+		switch behind := r.Behind(c); {
+		case !known:
+			why = append(why, fmt.Sprintf("node %s is not known any more; its copy is replaced", c.Node))
+		case !m.Here:
+			why = append(why, w.gone(m))
+		case behind > 0:
+			why = append(why, fmt.Sprintf("the learner on %s is catching up: %d of %d", m.Name, c.Match, r.Commit))
+			coming++
+		}
+	}
+	if coming < r.Want {
+		if s := w.nowhere(r); s != "" {
+			why = append(why, s)
+		} else if len(r.Members) < r.Want {
+			why = append(why, "a further copy is about to be placed")
+		}
+	}
+	if len(why) == 0 {
+		why = append(why, "its owner is about to mend it")
+	}
+	return strings.Join(why, "; ")
+}
+
+// gone says what is waited for about a node that is not there.
+func (w World) gone(m Node) string {
+	at := m.Since.Add(w.ReplaceAfter)
+	if !at.After(w.Now) {
+		return fmt.Sprintf("%s is gone since %s; its copy is being replaced", m.Name, clock(m.Since))
+	}
+	return fmt.Sprintf("%s is gone since %s; its copy is replaced at %s unless it comes back", m.Name, clock(m.Since), clock(at))
+}
+
+// clock is a moment in UTC to the second, for people.
+func clock(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05Z") }
+
+// nowhere says why no node can take a further copy of a group; "" when one can.
+func (w World) nowhere(r Report) string {
+	var shut []string
+	there := 0
+	for id, m := range w.Nodes {
+		if !m.Here {
+			continue
+		}
+		there++
+		holds := slices.ContainsFunc(r.Members, func(c Copy) bool { return c.Node == id })
+		switch {
+		case holds:
+		case m.Draining:
+			shut = append(shut, m.Name+" is draining")
+		case m.Cordoned:
+			shut = append(shut, m.Name+" is cordoned")
+		default:
+			return ""
+		}
+	}
+	if len(shut) > 0 {
+		slices.Sort(shut)
+		return "no node takes a further copy: " + strings.Join(shut, ", ")
+	}
+	return fmt.Sprintf("too few nodes: %d are there, %d copies are wanted", there, r.Want)
+}
+
+// OneZone says that all live copies of a group lie in one zone although a node elsewhere could have one; "" when not, or where nodes
+// have no zones.
+func (w World) OneZone(r Report) string {
+	zone, copies := "", 0
+	for _, c := range r.Members {
+		m := w.Nodes[c.Node]
+		if !m.Here {
+			continue
+		}
+		if copies > 0 && m.Zone != zone {
+			return ""
+		}
+		zone = m.Zone
+		copies++
+	}
+	if copies < 2 || zone == "" {
+		return ""
+	}
+	for _, m := range w.Nodes {
+		if m.takes() && m.Zone != zone {
+			return fmt.Sprintf("all copies are in zone %s, and a node of zone %s could hold one", zone, m.Zone)
+		}
+	}
+	return fmt.Sprintf("all copies are in zone %s: no node in another zone takes one", zone)
+}
