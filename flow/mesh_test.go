@@ -37,6 +37,8 @@ type mesh struct {
 	mu    sync.Mutex
 	cut   map[int]bool // nodes that reach nobody but themselves
 	pipes map[*pipe][2]int
+
+	noSnapshots atomic.Bool // streams of snapshots cannot be opened
 }
 
 // node is one of them; its disk outlives it.

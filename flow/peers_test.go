@@ -31,7 +31,8 @@ func (p *fakePeers) Call(ctx context.Context, to ring.NodeID, _ wire.Class, m wi
 		return nil, unreachable(to)
 	}
 	handlers := map[wire.Method]wire.RequestHandler{
-		wire.MethodBirth: nd.host.HandleBirth, wire.MethodCatalog: nd.broker.HandleCatalog, wire.MethodPartition: nd.broker.HandlePartition,
+		wire.MethodBirth: nd.host.HandleBirth, wire.MethodUnfit: nd.host.HandleUnfit,
+		wire.MethodCatalog: nd.broker.HandleCatalog, wire.MethodPartition: nd.broker.HandlePartition,
 		wire.MethodFounding: func(ctx context.Context, _ ring.NodeID, body []byte) ([]byte, error) {
 			var b replica.Birth
 			if err := wire.Unmarshal(body, &b); err != nil {
@@ -71,7 +72,7 @@ func (p *fakePeers) Call(ctx context.Context, to ring.NodeID, _ wire.Class, m wi
 
 func (p *fakePeers) Open(ctx context.Context, to ring.NodeID, _ wire.Class, m wire.Method, hello []byte) (wire.Stream, error) {
 	nd, ok := p.nd.m.reach(p.nd.i, to)
-	if !ok {
+	if !ok || m == wire.MethodSnapshot && p.nd.m.noSnapshots.Load() {
 		return nil, unreachable(to)
 	}
 	handler := map[wire.Method]wire.StreamHandler{wire.MethodPublish: nd.broker.HandlePublish, wire.MethodSubscribe: nd.broker.HandleSubscribe,

@@ -226,7 +226,7 @@ func (b *Broker) localPartition(g ring.GroupID) (*partition.Partition, bool) {
 		return nil, false
 	}
 	p, ok := lg.StateMachine().(*partition.Partition)
-	return p, ok
+	return p, ok && p.Damaged() == nil
 }
 
 // firstLook is how long Next waits beyond its context for each partition to be looked at once.

@@ -266,7 +266,31 @@ func (p meshPages) Readiness(context.Context) []api.Check {
 	}
 	check("partitions", without == 0, fmt.Sprintf("%d partitions held here have no owner", without))
 	check("drain", !p.n.leaving.Load(), "this node is stopping")
-	return append(out, p.copies())
+	return append(out, p.copies(), p.damage())
+}
+
+// damage tells which replicas here wait for bytes of others. It informs, as copies does: the node serves what is sound, and all else from
+// other nodes.
+func (p meshPages) damage() api.Check {
+	c := api.Check{Name: "damage", OK: true}
+	hurt := 0
+	for _, g := range p.n.host.Groups() {
+		st := g.Status()
+		if st.Damage == nil {
+			continue
+		}
+		if hurt++; hurt == 1 {
+			c.Detail = fmt.Sprintf("group %s: %v", st.Group, st.Damage)
+			if pt, ok := g.StateMachine().(*partition.Partition); ok {
+				spec := pt.Spec()
+				c.Detail = fmt.Sprintf("%s partition %d: %v", spec.Name, spec.Partition, st.Damage)
+			}
+		}
+	}
+	if hurt > 0 {
+		c.Detail = fmt.Sprintf("%d damaged replicas here vote, and wait for their bytes from other nodes: %s", hurt, c.Detail)
+	}
+	return c
 }
 
 // copies tells which partitions held here lack copies. It informs; it does not make the node unready, for that would take

@@ -279,6 +279,7 @@ func (n *Node) openBroker() (err error) {
 	}
 	n.peers.Handle(wire.MethodRaft, n.host.HandleRaft)
 	n.peers.HandleRequest(wire.MethodBirth, n.host.HandleBirth)
+	n.peers.HandleRequest(wire.MethodUnfit, n.host.HandleUnfit)
 	n.peers.HandleRequest(wire.MethodFounding, n.handleFounding)
 	n.founder = newFounder(n)
 	n.peers.HandleRequest(wire.MethodMembers, n.founder.handleMembers)

@@ -157,6 +157,31 @@ func (s *Segments) Bytes() int64 {
 	return n
 }
 
+// Runs calls fn for pieces of the log, in order: n bytes of batches, the first of which is at base. A piece is about IndexBytes long.
+func (s *Segments) Runs(fn func(base uint64, n int64)) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, seg := range s.segs {
+		for i, e := range seg.sparse {
+			end := seg.size
+			if i+1 < len(seg.sparse) {
+				end = seg.sparse[i+1].pos
+			}
+			fn(e.offset, end-e.pos)
+		}
+	}
+}
+
+// BytesFrom is about how many bytes the batches from an offset on have.
+func (s *Segments) BytesFrom(from uint64) (n int64) {
+	s.Runs(func(base uint64, size int64) {
+		if base >= from {
+			n += size
+		}
+	})
+	return n
+}
+
 // usableLocked is the reason why nothing can be written, or nil.
 func (s *Segments) usableLocked() error {
 	if s.closed {

@@ -23,13 +23,17 @@ type checkpoint struct {
 	gen      uint32
 	segs     *log.Segments
 	pin      *log.Pin
+	partial  bool // batches alone were sent
 	close    sync.Once
 }
 
 // Checkpoint captures the state at the last entry applied; the newest identities are sealed, not copied.
 func (p *Partition) Checkpoint() (replica.Checkpoint, error) {
-	if p.closed {
+	switch {
+	case p.closed:
 		return nil, errClosed()
+	case p.damage != nil:
+		return nil, p.damage
 	}
 	st := &p.st
 	pin, err := p.v.segs.Pin(max(st.start, p.v.segs.Start()))
@@ -62,6 +66,11 @@ func (c *checkpoint) Close() error {
 
 // WriteTo sends the state, and the batches that a receiver with rawHave lacks. It holds one frame and one batch in memory.
 func (c *checkpoint) WriteTo(ctx context.Context, s wire.Stream, rawHave []byte) error {
+	return c.writeFrames(ctx, s, rawHave, frameBytes)
+}
+
+// writeFrames is WriteTo with batches in frames of so many bytes.
+func (c *checkpoint) writeFrames(ctx context.Context, s wire.Stream, rawHave []byte, size int) error {
 	var h have
 	if len(rawHave) > 0 {
 		if err := wire.Unmarshal(rawHave, &h); err != nil {
@@ -73,26 +82,41 @@ func (c *checkpoint) WriteTo(ctx context.Context, s wire.Stream, rawHave []byte)
 	if hd.From, hd.Fresh, err = c.sendFrom(&h); err != nil {
 		return err
 	}
+	from, until := max(hd.From, hd.Start), hd.Next
+	if h.Until > 0 {
+		until = min(until, h.Until)
+	}
+	hd.Bulk = h.Only || h.Bulk && c.segs.BytesFrom(from) > bulkFirst
+	c.partial = hd.Bulk
 	w := &sender{s: s}
 	if err := w.message(ctx, frameHead, &hd); err != nil {
 		return err
 	}
-	if err := c.sendSessions(ctx, w); err != nil {
-		return err
+	if !hd.Bulk {
+		if err := c.sendSessions(ctx, w); err != nil {
+			return err
+		}
+		if err := c.sendIdentities(ctx, w); err != nil {
+			return err
+		}
 	}
-	if err := c.sendIdentities(ctx, w); err != nil {
-		return err
-	}
-	if err := c.sendBatches(ctx, w, max(hd.From, hd.Start)); err != nil {
+	if err := c.sendBatches(ctx, w, from, until, size); err != nil {
 		return err
 	}
 	return w.send(ctx, w.begin(frameEnd))
 }
 
+// bulkFirst is how many bytes of batches are sent ahead of the state, to a receiver that asks again: what comes meanwhile is then a
+// short second round, and the state is as new as can be.
+const bulkFirst = 4 << 20
+
+// Partial reports whether the receiver was sent batches alone, and will ask for the state.
+func (c *checkpoint) Partial() bool { return c.partial }
+
 // sendFrom tells where the receiver's batches end, when they are a prefix of ours; else it gets all, afresh.
 func (c *checkpoint) sendFrom(h *have) (from uint64, fresh bool, err error) {
 	if h.Version == snapshotVersion && h.Next > c.head.Start && h.Next <= c.head.Next {
-		last, err := c.pin.Read(h.Next-1, 1, nil)
+		last, err := c.read(h.Next-1, 1)
 		if err != nil {
 			return 0, false, err
 		}
@@ -105,7 +129,7 @@ func (c *checkpoint) sendFrom(h *have) (from uint64, fresh bool, err error) {
 	if c.head.Start == c.head.Next {
 		return c.head.Next, true, nil
 	}
-	first, err := c.pin.Read(c.head.Start, 1, nil)
+	first, err := c.read(c.head.Start, 1)
 	if err != nil {
 		return 0, false, err
 	}
@@ -211,16 +235,22 @@ func (c *checkpoint) scanMinute(ctx context.Context, minute int64, out *identity
 	})
 }
 
-// sendBatches sends the batch that holds offset from, and all that follow.
-func (c *checkpoint) sendBatches(ctx context.Context, w *sender, from uint64) error {
+// read reads pinned batches.
+func (c *checkpoint) read(from uint64, maxBytes int) ([]log.StoredBatch, error) {
+	batches, err := c.pin.Read(from, maxBytes, nil)
+	return batches, c.p.noteDamage(err)
+}
+
+// sendBatches sends the batch that holds offset from, and all that follow below until.
+func (c *checkpoint) sendBatches(ctx context.Context, w *sender, from, until uint64, size int) error {
 	var buf []byte
-	for from < c.head.Next {
-		batches, err := c.pin.Read(from, frameBytes, nil)
+	for from < until {
+		batches, err := c.read(from, size)
 		if err != nil {
 			return err
 		}
 		for i := range batches {
-			if batches[i].Meta.Base >= c.head.Next {
+			if batches[i].Meta.Base >= until {
 				batches = batches[:i]
 				break
 			}
@@ -230,7 +260,7 @@ func (c *checkpoint) sendBatches(ctx context.Context, w *sender, from uint64) er
 		}
 		from = batches[len(batches)-1].Meta.Next()
 		buf = appendBatches(buf[:0], batches)
-		for part := range slices.Chunk(buf, frameBytes) {
+		for part := range slices.Chunk(buf, size) {
 			if err := w.send(ctx, append(w.begin(frameBatches), part...)); err != nil {
 				return err
 			}

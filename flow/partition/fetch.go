@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
+	"math"
 
 	"github.com/skeinmesh/skein/flow/batch"
 	"github.com/skeinmesh/skein/flow/log"
@@ -15,40 +15,42 @@ import (
 // staged is a fetched snapshot. Its identities are in the store under a generation that nothing names yet, its batches at the
 // end of the segments, or in segments of their own when those here are of no use.
 type staged struct {
+	p        *Partition
 	head     head
 	sessions map[SessionID]*session
 	window   window
-	segs     *log.Segments // nil: the partition's own
-	dirGen   uint32
+	from     *staging // its batches; nil: in the partition's own segments
 	sizes    sizes
 	took     bool // installed
 }
 
-// Close gives up a snapshot that is not installed. Batches that were added to the partition's own segments stay: they are
-// committed, and no reader sees them before the entries that made them are applied.
+// Close gives up a snapshot that is not installed. Its batches stay for the next one: they are committed, and no reader sees them before
+// the entries that made them are applied.
 func (s *staged) Close() error {
-	if s.took {
-		return nil
-	}
-	s.took = true
-	s.window.release()
-	if s.segs != nil {
-		return s.segs.Remove()
+	if !s.took {
+		s.took = true
+		s.window.release()
 	}
 	return nil
 }
 
-// BulkHave tells where the batches here end, so that a sender need not send them again.
+// maxRounds is how often batches alone are fetched before the state is asked for too, however much there is.
+const maxRounds = 6
+
+// BulkHave tells where the batches here end, so that a sender need not send them again: those staged by a fetch that broke, or the
+// partition's own.
 func (p *Partition) BulkHave() []byte {
-	h := have{Version: snapshotVersion}
+	p.adopt()
+	h := have{Version: snapshotVersion, Bulk: p.rounds < maxRounds}
 	segs := p.v.segs
-	if next := segs.Next(); next > segs.Start() {
-		last, err := segs.Read(next-1, 1, nil)
-		if err == nil && len(last) > 0 {
-			m := &last[0].Meta
-			h.Next, h.Base, h.Index, h.CRC = m.Next(), m.Base, m.Index, m.PayloadCRC
-		} else {
-			p.log.Warn("the last batch cannot be read; a snapshot is fetched in whole", "offset", next-1, "err", err)
+	p.offered = false
+	if s := p.staging; s != nil && s.segs.Next() > s.segs.Start() && (segs == nil || s.segs.Next() > segs.Next()) {
+		segs, p.offered = s.segs, true
+	}
+	if segs != nil {
+		if err := h.last(segs); err != nil {
+			p.offered = false
+			p.log.Warn("the last batch cannot be read; a snapshot is fetched in whole", "offset", segs.Next()-1, "err", err)
 		}
 	}
 	raw, err := wire.Marshal(&h)
@@ -58,23 +60,47 @@ func (p *Partition) BulkHave() []byte {
 	return raw
 }
 
+// last notes the last batch of segments.
+func (h *have) last(segs *log.Segments) error {
+	next := segs.Next()
+	if next <= segs.Start() {
+		return nil
+	}
+	last, err := segs.Read(next-1, 1, nil)
+	if err != nil {
+		return err
+	}
+	if len(last) > 0 {
+		m := &last[0].Meta
+		h.Next, h.Base, h.Index, h.CRC = m.Next(), m.Base, m.Index, m.PayloadCRC
+	}
+	return nil
+}
+
 // fetching is one run of Fetch.
 type fetching struct {
 	p      *Partition
 	out    *staged
 	segs   *log.Segments // where batches go
-	next   uint64        // base of the next batch
-	tail   []byte        // bytes of a batch that is not complete
-	batch  log.Batch     // of identities
+	fill   *filler
+	in     batchStream
+	batch  log.Batch // of identities
 	queued int
 }
 
-// Fetch reads a snapshot and stages it. What was staged before and not installed is dropped first.
+// Fetch reads a snapshot and stages it. What was staged of an earlier one and not installed is used again where it is a part of this one,
+// and dropped else. nil without an error: batches alone came, and the state is to be asked for.
 func (p *Partition) Fetch(ctx context.Context, s wire.Stream) (any, error) {
 	out, err := p.fetch(ctx, s)
 	if err != nil {
+		p.rounds = 0
 		return nil, fmt.Errorf("partition: fetch snapshot: %w", errors.Join(err, closeStaged(out)))
 	}
+	if out.head.Bulk {
+		p.rounds++
+		return nil, nil
+	}
+	p.rounds = 0
 	return out, nil
 }
 
@@ -90,7 +116,7 @@ func (p *Partition) fetch(ctx context.Context, s wire.Stream) (*staged, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &staged{sessions: make(map[SessionID]*session)}
+	out := &staged{p: p, sessions: make(map[SessionID]*session)}
 	if kind != frameHead {
 		return nil, corrupt("snapshot begins with a frame of kind %d", kind)
 	}
@@ -100,72 +126,83 @@ func (p *Partition) fetch(ctx context.Context, s wire.Stream) (*staged, error) {
 	if err := out.head.validate(); err != nil {
 		return nil, err
 	}
-	f := &fetching{p: p, out: out, next: out.head.From}
+	f := &fetching{p: p, out: out, in: batchStream{next: out.head.From, applied: out.head.Applied, end: out.head.Next}}
 	if err := f.prepare(); err != nil {
 		return out, err
 	}
+	f.fill = newFiller(f.segs)
+	return out, errors.Join(f.run(ctx, s), f.fill.close(), f.sync())
+}
+
+func (f *fetching) run(ctx context.Context, s wire.Stream) error {
 	for {
 		kind, body, err := recvFrame(ctx, s)
 		if err != nil {
-			return out, err
+			return err
 		}
 		if kind == frameEnd {
-			return out, f.finish()
+			return f.finish()
 		}
 		if err := f.take(kind, body); err != nil {
-			return out, err
+			return err
 		}
 	}
 }
+
+// sync makes the batches durable, also those of a fetch that broke: the entries that made them will not be in this replica's journal.
+func (f *fetching) sync() error { return f.segs.Sync() }
 
 // prepare makes room for the snapshot: a new generation of keys, and new segments where it brings all batches.
 func (f *fetching) prepare() error {
 	p, hd := f.p, &f.out.head
-	if err := p.dropStaged(); err != nil {
-		return err
-	}
-	b := p.cfg.Store.NewBatch()
-	b.Set(p.keys.staging(), []byte{1})
-	if err := b.Commit(); err != nil {
-		return err
-	}
-	f.out.window = p.newWindow(p.st.window.gen + 1)
-	f.out.window.expired = hd.Expired
-	f.out.dirGen = p.st.dirGen
-	f.segs = p.v.segs
-	if !hd.Fresh {
-		if next := f.segs.Next(); next != hd.From {
-			return corrupt("snapshot continues at offset %d, the segments here end at %d", hd.From, next)
+	if !hd.Bulk {
+		if err := p.dropStaged(); err != nil {
+			return err
 		}
+		b := p.cfg.Store.NewBatch()
+		b.Set(p.keys.staging(), []byte{1})
+		if err := b.Commit(); err != nil {
+			return err
+		}
+		f.out.window = p.newWindow(p.st.window.gen + 1)
+		f.out.window.expired = hd.Expired
+	}
+	switch {
+	case hd.Fresh:
+		s, err := p.stageFrom(hd.From, math.MaxUint64)
+		if err != nil {
+			return err
+		}
+		f.out.from, f.segs = s, s.segs
+		return nil
+	case p.offered && p.staging != nil:
+		f.out.from, f.segs = p.staging, p.staging.segs
+	case p.v.segs != nil:
+		f.segs = p.v.segs
 		f.out.sizes = p.st.sizes.clone()
-		return nil
+	default:
+		return corrupt("snapshot continues where there is nothing")
 	}
-	f.out.dirGen++
-	dir := p.segmentDir(f.out.dirGen)
-	if err := os.RemoveAll(dir); err != nil {
-		return err
+	if next := f.segs.Next(); next != hd.From {
+		return corrupt("snapshot continues at offset %d, the segments here end at %d", hd.From, next)
 	}
-	segs, err := log.OpenSegments(dir, p.segmentConfig(), log.Recovery{Start: hd.From, Next: hd.From, AppliedIndex: hd.Applied})
-	if err != nil {
-		return err
-	}
-	f.out.segs, f.segs = segs, segs
-	if segs.Next() == hd.From {
-		return nil
-	}
-	return segs.Reset(hd.From)
+	return nil
 }
 
 func (f *fetching) take(kind byte, body []byte) error {
 	switch kind {
-	case frameSessions:
-		return f.takeSessions(body)
-	case frameIdentities:
-		return f.takeIdentities(body)
 	case frameBatches:
-		return f.takeBatches(body)
+		return f.in.take(body, f.store)
+	case frameSessions:
+		if !f.out.head.Bulk {
+			return f.takeSessions(body)
+		}
+	case frameIdentities:
+		if !f.out.head.Bulk {
+			return f.takeIdentities(body)
+		}
 	}
-	return corrupt("snapshot frame of unknown kind %d", kind)
+	return corrupt("snapshot frame of unexpected kind %d", kind)
 }
 
 func (f *fetching) takeSessions(body []byte) error {
@@ -229,11 +266,26 @@ func (f *fetching) commit() error {
 	return f.out.window.shrink(true)
 }
 
-func (f *fetching) takeBatches(body []byte) error {
+func (f *fetching) store(m *batch.Meta, payload []byte) error {
+	if f.out.from == nil {
+		f.out.sizes.add(m.Base, batch.MetaLen(m)+len(payload), f.out.head.Limits.RetentionBytes)
+	}
+	return f.fill.append(m, payload)
+}
+
+// batchStream puts batches together that come in pieces, cut anywhere, and checks that each follows the other.
+type batchStream struct {
+	next         uint64 // base of the next batch
+	applied, end uint64 // no batch is of a later entry, or goes beyond
+	tail         []byte // bytes of a batch that is not complete
+}
+
+// take calls fn for the batches that body completes. fn keeps their payloads: the segments do, for readers.
+func (s *batchStream) take(body []byte, fn func(m *batch.Meta, payload []byte) error) error {
 	b := body
-	if len(f.tail) > 0 {
-		f.tail = append(f.tail, body...)
-		b = f.tail
+	if len(s.tail) > 0 {
+		s.tail = append(s.tail, body...)
+		b = s.tail
 	}
 	for len(b) > 0 {
 		m, payload, rest, ok, err := splitBatch(b)
@@ -243,53 +295,62 @@ func (f *fetching) takeBatches(body []byte) error {
 		if !ok {
 			break
 		}
-		if m.Base != f.next || m.Next() > f.out.head.Next || m.Index > f.out.head.Applied || m.Offsets() == 0 {
-			return corrupt("snapshot with a batch at offset %d, want %d", m.Base, f.next)
+		if m.Base != s.next || m.Next() > s.end || m.Index > s.applied || m.Offsets() == 0 {
+			return corrupt("snapshot with a batch at offset %d, want %d", m.Base, s.next)
 		}
-		// The segments keep the payload for readers: it must not be a part of a buffer that is used again.
-		if err := f.segs.Append(&m, append([]byte(nil), payload...)); err != nil {
+		if err := fn(&m, append([]byte(nil), payload...)); err != nil {
 			return err
 		}
-		f.out.sizes.add(m.Base, batch.MetaLen(&m)+len(payload), f.out.head.Limits.RetentionBytes)
-		f.next, b = m.Next(), rest
+		s.next, b = m.Next(), rest
 	}
-	f.tail = append(f.tail[:0:0], b...)
+	s.tail = append(s.tail[:0:0], b...)
 	return nil
 }
 
-// finish holds what came against the head, and makes the batches durable: the entries that made them will not be in this
-// replica's journal.
+// finish holds what came against the head.
 func (f *fetching) finish() error {
 	hd := &f.out.head
-	if len(f.tail) > 0 || f.next != hd.Next {
-		return corrupt("snapshot ends at offset %d with %d bytes left, want %d", f.next, len(f.tail), hd.Next)
+	if len(f.in.tail) > 0 || f.in.next != hd.Next {
+		return corrupt("snapshot ends at offset %d with %d bytes left, want %d", f.in.next, len(f.in.tail), hd.Next)
+	}
+	if hd.Bulk {
+		return nil
 	}
 	if err := f.commit(); err != nil {
 		return err
 	}
 	f.out.window.seal()
-	if f.out.segs != nil {
-		if err := f.segs.TrimTo(hd.Start); err != nil {
-			return err
-		}
+	if f.out.from == nil {
+		return nil
 	}
-	return f.segs.Sync()
+	f.out.sizes = sizesOf(f.segs, hd.Limits.RetentionBytes)
+	return f.segs.TrimTo(hd.Start)
 }
 
 // Install replaces the state by a fetched one. The segments it brought are used from now on; those replaced are removed two
 // Syncs later, for until b is durable a crash goes back to them.
 func (p *Partition) Install(in any, b log.Batch) error {
 	s, ok := in.(*staged)
-	if !ok || s.took {
+	if !ok || s.took || s.from != nil && s.from != p.staging {
 		return fmt.Errorf("partition: install of %T that was not staged", in)
 	}
 	s.took = true
 	st := &p.st
-	p.dropState(b, s)
 	old := *st
-	st.window.release()
 	hd := &s.head
-	*st = state{applied: hd.Applied, next: hd.Next, start: hd.Start, stamp: hd.Stamp, sizes: s.sizes, dirGen: s.dirGen, spec: old.spec,
+	gen, segs := old.dirGen, p.v.segs
+	if p.damage != nil {
+		if err := p.Condemn(p.damage); err != nil { // for the quarantine
+			return err
+		}
+	}
+	if s.from != nil {
+		gen, segs = s.from.gen, s.from.segs
+		p.staging = nil
+	}
+	p.dropState(b, s.window.gen, gen)
+	st.window.release()
+	*st = state{applied: hd.Applied, next: hd.Next, start: hd.Start, stamp: hd.Stamp, sizes: s.sizes, dirGen: gen, spec: old.spec,
 		sessions: sessions{keys: p.keys, open: s.sessions}, window: s.window}
 	st.spec.Limits = hd.Limits
 	st.sessions.save(b)
@@ -302,25 +363,29 @@ func (p *Partition) Install(in any, b log.Batch) error {
 	st.save(p.keys, b)
 	p.mu.Lock()
 	p.v.windowGen = st.window.gen
-	if s.segs != nil {
-		p.retired = append(p.retired, retired{segs: p.v.segs})
-		p.v.segs, p.v.dirGen = s.segs, s.dirGen
+	if s.from != nil {
+		if p.v.segs != nil {
+			p.retired = append(p.retired, retired{segs: p.v.segs})
+		} else {
+			p.retired = append(p.retired, retired{dir: p.segmentDir(old.dirGen)})
+		}
+		p.v.segs, p.v.dirGen, p.v.damaged, p.told = segs, gen, nil, false
+		p.damage = nil
 	}
-	segs := p.v.segs
 	p.mu.Unlock()
-	b.Set(p.keys.synced(s.dirGen), segs.SyncedState())
+	b.Set(p.keys.synced(gen), segs.SyncedState())
 	p.publish()
 	return segs.TrimTo(hd.Start)
 }
 
 // dropState removes the keys of the present state, and none of those that are staged.
-func (p *Partition) dropState(b log.Batch, s *staged) {
+func (p *Partition) dropState(b log.Batch, windowGen, dirGen uint32) {
 	for _, kind := range []byte{keySession, keyOutcome, keyBatch} {
 		prefix := p.keys.plain(kind)
 		b.DeleteRange(prefix, log.PrefixEnd(prefix))
 	}
-	dropGenerations(b, p.keys, keyIdentity, s.window.gen)
-	dropGenerations(b, p.keys, keySynced, s.dirGen)
+	dropGenerations(b, p.keys, keyIdentity, windowGen)
+	dropGenerations(b, p.keys, keySynced, dirGen)
 	b.Delete(p.keys.staging())
 }
 

@@ -42,6 +42,11 @@ type have struct {
 	Base  uint64 `msgpack:"b"`
 	Index uint64 `msgpack:"i"`
 	CRC   uint32 `msgpack:"c"`
+	// Bulk: batches alone will do where there are many, for the receiver asks again. Only: nothing but batches is wanted. A sender
+	// that does not know them sends all. Until, where above 0: batches from this offset on are not wanted either.
+	Bulk  bool   `msgpack:"k,omitempty"`
+	Only  bool   `msgpack:"o,omitempty"`
+	Until uint64 `msgpack:"u,omitempty"`
 }
 
 const snapshotVersion = 1
@@ -58,6 +63,8 @@ type head struct {
 	// From is the base of the first batch sent; Fresh: the receiver's own batches are of no use.
 	From  uint64 `msgpack:"f"`
 	Fresh bool   `msgpack:"r"`
+	// Bulk: batches follow, and no state.
+	Bulk bool `msgpack:"k,omitempty"`
 }
 
 func (h *head) validate() error {

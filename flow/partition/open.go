@@ -3,7 +3,6 @@ package partition
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -54,8 +53,8 @@ func NewFactory(cfg Config) replica.Factory {
 	}
 }
 
-// Open opens a partition: at birth empty, else as the store has it. Errors: KindCorrupt when the segments are damaged below what
-// was durable, or a record of the state is; KindInvalid for the spec; I/O.
+// Open opens a partition: at birth empty, else as the store has it. Where the segments are damaged below what was
+// durable it is open, and Damage says why they are not. Errors: KindCorrupt when a record of the state is damaged; KindInvalid for the spec; I/O.
 func Open(cfg Config, group ring.GroupID, spec, prefix []byte) (*Partition, error) {
 	p, err := open(cfg, group, spec, prefix)
 	if err != nil {
@@ -116,30 +115,45 @@ func (p *Partition) newWindow(gen uint32) window {
 	return window{keys: p.keys, store: p.cfg.Store, gen: gen, lim: lim}
 }
 
-// openFiles cleans up after a snapshot that was not finished, and opens the segments of the generation that the state names.
+// openFiles cleans up after a snapshot that was not finished, and opens the segments of the generation that the state names. Where they
+// are damaged the partition is open nevertheless, to be mended.
 func (p *Partition) openFiles() error {
 	if err := p.dropStaged(); err != nil {
 		return err
 	}
-	dir := p.segmentDir(p.st.dirGen)
-	if err := p.dropOtherDirs(filepath.Base(dir)); err != nil {
+	if err := p.sortDirs(); err != nil {
 		return err
 	}
-	synced, _, err := p.cfg.Store.Get(p.keys.synced(p.st.dirGen))
-	if err != nil {
+	segs, err := p.openSegments(p.segmentDir(p.st.dirGen))
+	switch {
+	case wire.KindOf(err) == wire.KindCorrupt:
+		p.damage, p.v.damaged = err, err
+	case err != nil:
 		return err
-	}
-	rec := log.Recovery{Start: p.st.start, Next: p.st.next, AppliedIndex: p.st.applied, Synced: synced}
-	segs, err := log.OpenSegments(dir, p.segmentConfig(), rec)
-	if err != nil {
-		return err
-	}
-	if err := p.noteSynced(segs, p.st.dirGen, 0); err != nil {
-		return errors.Join(err, segs.Close())
 	}
 	p.v.segs, p.v.dirGen, p.v.windowGen = segs, p.st.dirGen, p.st.window.gen
 	p.publish()
 	return nil
+}
+
+func (p *Partition) openSegments(dir string) (*log.Segments, error) {
+	why, _, err := log.Damaged(dir)
+	if err = errors.Join(err, why); err != nil {
+		return nil, err
+	}
+	synced, _, err := p.cfg.Store.Get(p.keys.synced(p.st.dirGen))
+	if err != nil {
+		return nil, err
+	}
+	rec := log.Recovery{Start: p.st.start, Next: p.st.next, AppliedIndex: p.st.applied, Synced: synced}
+	segs, err := log.OpenSegments(dir, p.segmentConfig(), rec)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.noteSynced(segs, p.st.dirGen, 0); err != nil {
+		return nil, errors.Join(err, segs.Close())
+	}
+	return segs, nil
 }
 
 func (p *Partition) segmentConfig() log.SegmentConfig {
@@ -170,24 +184,6 @@ func dropGenerations(b log.Batch, keys keyspace, kind byte, keep uint32) {
 	prefix := keys.plain(kind)
 	b.DeleteRange(prefix, keys.generation(kind, keep))
 	b.DeleteRange(log.PrefixEnd(keys.generation(kind, keep)), log.PrefixEnd(prefix))
-}
-
-// dropOtherDirs removes the segments that a snapshot replaced, and those of one that was never installed.
-func (p *Partition) dropOtherDirs(keep string) error {
-	entries, err := os.ReadDir(p.dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	for _, entry := range entries {
-		if entry.Name() == keep {
-			continue
-		}
-		p.log.Info("remove segments that a snapshot replaced", "dir", entry.Name())
-		if err := os.RemoveAll(filepath.Join(p.dir, entry.Name())); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Destroy closes the partition, removes its files, and adds the removal of its keys to b.

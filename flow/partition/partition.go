@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -24,12 +25,23 @@ type Partition struct {
 
 	st     state // owned by the group's goroutine
 	pins   atomic.Int32
-	closed bool // owned by the group's goroutine
+	closed bool  // owned by the group's goroutine
+	damage error // why the segments are not open; owned by the group's goroutine, or that of a mending
+
+	// Of fetching: the goroutine of a fetch or mending owns them while there is one, else the group's.
+	staging  *staging
+	leftover uint32 // the generation of segments that an earlier run staged; 0: none
+	lastGen  uint32 // the newest generation there is
+	offered  bool   // the sender was told of what is staged
+	rounds   int    // fetches of batches alone since the last one that brought the state
+
+	onDamage func(error)
 
 	mu sync.Mutex
 	v  view // what other goroutines see; mu guards it
 	// retired are segments that a snapshot replaced: closed, and to be removed once that is surely durable. mu guards them.
 	retired []retired
+	told    bool // damage was told of; mu guards it
 
 	syncing sync.Mutex // one Sync at a time, and none beside Close; only they wait for it
 	synced  syncPoint  // syncing guards it
@@ -47,6 +59,7 @@ type view struct {
 	notify      chan struct{} // closed when next grows; nil: nobody waits
 	expiring    bool          // there are identities or sessions that only time ends
 	closed      bool
+	damaged     error // the segments cannot be used: segs is nil
 }
 
 // Apply applies one entry. Refusals are results; an error means that this replica cannot go on: KindCorrupt when the entry or
@@ -54,6 +67,12 @@ type view struct {
 func (p *Partition) Apply(e log.Entry, b log.Batch) (any, error) {
 	if len(e.Data) == 0 {
 		return nil, nil
+	}
+	if p.damage != nil {
+		return nil, p.damage
+	}
+	if p.staging != nil || p.leftover != 0 {
+		p.abandonStaging()
 	}
 	if e.Index <= p.st.applied {
 		return nil, fmt.Errorf("partition: entry %d applied after entry %d", e.Index, p.st.applied)
@@ -221,7 +240,12 @@ func (p *Partition) Complete(e log.Entry) error {
 }
 
 // BulkIndex is the entry of the last batch in the segments; 0: none.
-func (p *Partition) BulkIndex() uint64 { return p.v.segs.LastIndex() }
+func (p *Partition) BulkIndex() uint64 {
+	if p.damage != nil {
+		return math.MaxUint64 // it is mended first
+	}
+	return p.v.segs.LastIndex()
+}
 
 // publish shows the state to readers and wakes those that wait.
 func (p *Partition) publish() {
@@ -260,9 +284,17 @@ func (p *Partition) Close() error {
 	p.st.window.release()
 	p.syncing.Lock() // wait for a Sync that uses the files
 	defer p.syncing.Unlock()
-	err := p.v.segs.Close()
+	var err error
+	if p.v.segs != nil {
+		err = p.v.segs.Close()
+	}
+	if p.staging != nil {
+		err = errors.Join(err, p.staging.segs.Close())
+	}
 	for _, r := range p.takeRetired() {
-		err = errors.Join(err, r.segs.Close())
+		if r.segs != nil {
+			err = errors.Join(err, r.segs.Close())
+		}
 	}
 	return err
 }

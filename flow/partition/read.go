@@ -37,7 +37,13 @@ func (p *Partition) Start() uint64 { return p.snapshot().start }
 func (p *Partition) Stamp() int64 { return p.snapshot().stamp }
 
 // Bytes is the size of the segment files. Safe for any goroutine.
-func (p *Partition) Bytes() int64 { return p.snapshot().segs.Bytes() }
+func (p *Partition) Bytes() int64 {
+	v := p.snapshot()
+	if v.damaged != nil {
+		return 0
+	}
+	return v.segs.Bytes()
+}
 
 // Read returns whole batches as batch.ParseMeta and batch.Reader take them: header, payload, header, payload, … The first of
 // them holds offset from, and may begin before it; more follow up to maxBytes. Nothing when from is Next or beyond. Errors:
@@ -47,6 +53,8 @@ func (p *Partition) Read(from uint64, maxBytes int) ([]byte, error) {
 	switch {
 	case v.closed:
 		return nil, errClosed()
+	case v.damaged != nil:
+		return nil, v.damaged
 	case from < v.start:
 		return nil, wire.Errorf(wire.KindNotFound, wire.CodeOffsetExpired, "offset %d is gone; the earliest is %d", from, v.start)
 	case from >= v.next:
@@ -54,7 +62,7 @@ func (p *Partition) Read(from uint64, maxBytes int) ([]byte, error) {
 	}
 	batches, err := v.segs.Read(from, maxBytes, nil)
 	if err != nil {
-		return nil, err
+		return nil, p.noteDamage(err)
 	}
 	return appendBatches(nil, batches), nil
 }
@@ -77,7 +85,7 @@ func appendBatches(dst []byte, batches []log.StoredBatch) []byte {
 // to an earlier offset where the files cannot be read. Safe for any goroutine.
 func (p *Partition) SeekTime(ms int64) uint64 {
 	v := p.snapshot()
-	if v.closed {
+	if v.closed || v.damaged != nil {
 		return v.next
 	}
 	return min(max(v.segs.SeekTime(ms), v.start), v.next)
@@ -108,7 +116,7 @@ func (p *Partition) ClockDue(nowMS int64) bool {
 // is false when there is nothing to trim. Safe for any goroutine.
 func (p *Partition) RetentionTrim(nowMS int64) (start uint64, ok bool) {
 	v := p.snapshot()
-	if v.closed || v.next == v.start {
+	if v.closed || v.damaged != nil || v.next == v.start {
 		return v.start, false
 	}
 	start = v.start

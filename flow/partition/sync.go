@@ -17,8 +17,9 @@ type syncPoint struct {
 
 // retired are segments that a snapshot replaced.
 type retired struct {
-	segs  *log.Segments
-	syncs int // Syncs since
+	segs  *log.Segments // nil: they are not open
+	dir   string        // where segs is nil
+	syncs int           // Syncs since
 }
 
 // Sync makes the batches applied so far durable, and notes in the store how far that is: what a later start may call damage.
@@ -30,8 +31,11 @@ func (p *Partition) Sync() error {
 		return err
 	}
 	v := p.snapshot()
-	if v.closed {
+	switch {
+	case v.closed:
 		return errClosed()
+	case v.damaged != nil:
+		return nil
 	}
 	index := v.segs.LastIndex()
 	if err := v.segs.Sync(); err != nil {
@@ -83,7 +87,11 @@ func (p *Partition) removeRetired() error {
 	p.mu.Unlock()
 	var err error
 	for _, r := range due {
-		err = errors.Join(err, r.segs.Remove())
+		if r.segs == nil {
+			err = errors.Join(err, p.removeDir(r.dir))
+		} else {
+			err = errors.Join(err, r.segs.Remove())
+		}
 	}
 	return err
 }

@@ -52,9 +52,11 @@ type StateMachine interface {
 	// what it needs pinned, and is closed by the caller.
 	Checkpoint() (Checkpoint, error)
 	// Fetch reads what the sender's Checkpoint.WriteTo wrote, staging bulk data; it runs in a goroutine of its own while no
-	// entry is applied. have is what BulkHave returned. It must verify checksums and honour ctx.
+	// entry is applied. It must verify checksums and honour ctx. nil without an error: bulk data alone came, and the caller asks
+	// again, for the state and what came meanwhile.
 	Fetch(ctx context.Context, s wire.Stream) (staged any, err error)
-	// BulkHave tells the sender what is here already (opaque; for partitions the next offset and the last batch's CRC).
+	// BulkHave tells the sender what is here already (opaque; for partitions the next offset and the last batch's CRC). Called before
+	// each Fetch, from the same goroutine.
 	BulkHave() []byte
 	// Install replaces the state by what Fetch staged, writing small state to b atomically with the applied index.
 	Install(staged any, b log.Batch) error
@@ -78,7 +80,8 @@ type Sizer interface {
 
 // Checkpoint is a captured state on its way to another replica.
 type Checkpoint interface {
-	// WriteTo sends the state, then the bulk data the receiver lacks, as frames.
+	// WriteTo sends the state, then the bulk data the receiver lacks, as frames. A checkpoint with a method Partial() bool says
+	// afterwards whether it sent bulk data alone.
 	WriteTo(ctx context.Context, s wire.Stream, have []byte) error
 	Close() error
 }
@@ -156,6 +159,8 @@ type Status struct {
 	Active map[ring.ReplicaID]bool
 	// OwnerSeen is when this replica last heard from (or was) a working owner.
 	OwnerSeen time.Time
+	// Damage is why this replica neither leads nor serves, until it has the damaged bytes from another one; nil: it is sound.
+	Damage error
 }
 
 // Outcome is what became of a proposal.

@@ -23,7 +23,7 @@ type applyRun struct {
 
 // apply applies committed entries until the time is over, as one batch in the store. It reports whether it applied any.
 func (g *Group) apply(until time.Time) (bool, error) {
-	if len(g.applyQ) == 0 || g.fetch != nil || g.installing {
+	if len(g.applyQ) == 0 || g.fetch != nil || g.installing || g.mend.why != nil {
 		return false, nil
 	}
 	start := time.Now()

@@ -311,6 +311,7 @@ func (h *Host) recover(ctx context.Context) error {
 		if wire.KindOf(err) == wire.KindCorrupt {
 			// One damaged replica must not keep the others down; nothing of it is deleted.
 			h.metrics.damaged.Inc()
+			h.cfg.Journal.Release(gs.Group, gs.Last) // it would hold the files of all groups
 			h.log.Error("replica is damaged and stays closed", "group", gs.Group.String(), "err", err)
 			continue
 		}

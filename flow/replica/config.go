@@ -63,6 +63,8 @@ type Config struct {
 	CheckpointBytes int64
 	// MaxSnapshots is how many snapshots this node sends at a time. Default 2.
 	MaxSnapshots int
+	// MaxFetches is how many snapshots this node fetches at a time; others wait to be announced again. Default 4.
+	MaxFetches int
 
 	// PlanTicks is how often an owner looks whether its group's membership is as wanted. Default 5: 250 ms.
 	PlanTicks int
@@ -86,7 +88,7 @@ func DefaultConfig() Config {
 		MaxUncommittedBytes: 8 << 20, MaxInflight: 256, MaxInflightBytes: 16 << 20,
 		MaxSizePerMsg: 1 << 20, MaxApplyBytes: 4 << 20, CacheBytes: 4 << 20, NodeCacheBytes: 24 << 20, MaxUnwrittenBytes: 48 << 20,
 		MailboxMessages: 4096, MailboxBytes: 16 << 20, OutboxBytes: 16 << 20,
-		CheckpointInterval: 10 * time.Second, CheckpointBytes: 32 << 20, MaxSnapshots: 2,
+		CheckpointInterval: 10 * time.Second, CheckpointBytes: 32 << 20, MaxSnapshots: 2, MaxFetches: 4,
 		PlanTicks: 5, PreferHome: true, HomeAfter: 30 * time.Second,
 	}
 }
@@ -120,7 +122,7 @@ func (c Config) Validate() error {
 	need(c.MailboxMessages > 0 && c.MailboxBytes > 0, "MailboxMessages and MailboxBytes must be above 0")
 	need(c.OutboxBytes > 0, "OutboxBytes must be above 0")
 	need(c.CheckpointInterval > 0 && c.CheckpointBytes > 0, "CheckpointInterval and CheckpointBytes must be above 0")
-	need(c.MaxSnapshots > 0, "MaxSnapshots must be above 0")
+	need(c.MaxSnapshots > 0 && c.MaxFetches > 0, "MaxSnapshots and MaxFetches must be above 0")
 	need(c.PlanTicks > 0, "PlanTicks must be above 0")
 	need(c.HomeAfter >= 0, "HomeAfter must not be negative")
 	return errors.Join(errs...)

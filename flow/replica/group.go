@@ -82,6 +82,9 @@ type Group struct {
 	snapOut    map[uint64]int    // snapshots being sent
 
 	plan planState
+
+	mend       mend
+	unfitUntil map[ring.ReplicaID]uint64 // ticks until which replicas cannot lead, as they said
 }
 
 type memberProgress struct {
@@ -112,6 +115,7 @@ func newGroup(h *Host, b Birth, gs log.GroupState, st state, sm StateMachine) (*
 		quit: make(chan struct{}), done: make(chan struct{}), syncSlot: make(chan struct{}, 1),
 		heard: map[ring.ReplicaID]uint64{}, strangers: map[ring.ReplicaID]ring.NodeID{},
 		reads: map[uint64][]*readWait{}, snapIdle: map[uint64]uint64{}, snapOut: map[uint64]int{},
+		unfitUntil: map[ring.ReplicaID]uint64{},
 	}
 	g.ctx, g.cancel = context.WithCancel(h.ctx)
 	hard := gs.HardState
@@ -138,6 +142,7 @@ func newGroup(h *Host, b Birth, gs log.GroupState, st state, sm StateMachine) (*
 	g.term = hard.Term
 	g.unsynced.Store(true)
 	g.plan.every = uint64(h.cfg.PlanTicks)
+	g.noteDamage()
 	g.publish()
 	return g, nil
 }
@@ -249,6 +254,10 @@ func (g *Group) step(from ring.NodeID, e envelope) {
 	case pb.MsgApp, pb.MsgHeartbeat:
 		g.ownerSeen.Store(time.Now().UnixNano())
 	}
+	if m.GetType() == pb.MsgTimeoutNow && g.mend.why != nil {
+		g.h.metrics.dropped.WithLabelValues("damaged").Inc()
+		return
+	}
 	if m.GetType() == pb.MsgSnap {
 		g.startFetch(from, m)
 		return
@@ -330,6 +339,11 @@ func (g *Group) unreachable(id uint64, snapshot bool) {
 
 func (g *Group) tick() {
 	g.ticks++
+	if g.mend.why != nil {
+		g.tickDamaged()
+		return
+	}
+	g.endDoomed()
 	g.rn.Tick()
 	if g.campaigns > 0 && g.ticks%3 == 0 {
 		g.campaigns--
@@ -351,6 +365,9 @@ func (g *Group) tick() {
 }
 
 func (g *Group) campaign() {
+	if g.mend.why != nil {
+		return
+	}
 	if err := g.rn.Campaign(); err != nil {
 		g.log.Debug("campaign refused", "err", err)
 	}
@@ -418,6 +435,9 @@ func (g *Group) stop(err error) {
 	g.children.Wait()
 	if g.fetch != nil {
 		discard(g.fetch.staged) // fetched, and nobody was told in time
+	}
+	if g.mend.why != nil {
+		g.h.metrics.damaged.Dec()
 	}
 	g.syncSlot <- struct{}{} // never given back: no Sync after Close
 	g.role, g.lead, g.isReady = raft.StateFollower, raft.None, false

@@ -32,7 +32,8 @@ type Host struct {
 	started   atomic.Bool
 	fatal     chan error // first error that ends the process
 	children  sync.WaitGroup
-	snapSlots chan struct{}
+	snapSlots chan struct{} // snapshots sent at a time
+	snapRooms chan struct{} // snapshots fetched at a time
 
 	cached    nodeBytes // entries kept in memory by all groups
 	unwritten nodeBytes // entries of all groups on their way to the disk
@@ -62,7 +63,7 @@ func NewHost(cfg Config) (*Host, error) {
 	}
 	h := &Host{cfg: cfg, log: cfg.Logger, metrics: newMetrics(cfg.Registerer), appender: newAppender(cfg.Journal),
 		ready: make(chan struct{}), stopped: make(chan struct{}), fatal: make(chan error, 1),
-		snapSlots: make(chan struct{}, cfg.MaxSnapshots), checkpointDue: make(chan struct{}, 1),
+		snapSlots: make(chan struct{}, cfg.MaxSnapshots), snapRooms: make(chan struct{}, cfg.MaxFetches), checkpointDue: make(chan struct{}, 1),
 		groups: map[ring.GroupID]*Group{}, busy: map[ring.GroupID]chan struct{}{}, rand: cfg.Rand,
 		watchers: map[int]func(Status){}}
 	if h.log == nil {
@@ -196,6 +197,8 @@ func (h *Host) groupFailed(g *Group, err error) {
 		h.fail(err)
 	case log.IsDiskFull(err):
 		h.reopenLater(g.birth)
+	case errors.Is(err, errDamaged):
+		h.reopenDamaged(g.birth)
 	}
 }
 

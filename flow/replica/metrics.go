@@ -36,7 +36,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 	m := &metrics{
 		groups:          gauge("groups", "Replicas running on this node."),
-		damaged:         gauge("damaged_groups", "Replicas that stay closed since the start because their bytes on disk are damaged."),
+		damaged:         gauge("damaged_groups", "Replicas that neither lead nor serve because their bytes on disk are damaged, until they have them from another one."),
 		owned:           gauge("owned_groups", "Groups that this node owns."),
 		elections:       counter("elections_won_total", "Ownerships that this node won, by election or hand-over."),
 		proposals:       vec("proposals_total", "Proposals to groups owned here, by outcome.", "outcome"),

@@ -159,6 +159,10 @@ func (g *Group) startTransfer(t *transferWait, to ring.NodeID) {
 		t.answer(nil)
 		return
 	}
+	if g.unfit(ring.ReplicaID(t.to)) {
+		t.answer(wire.Errorf(wire.KindUnavailable, "", "the replica on node %s is damaged", to))
+		return
+	}
 	g.rn.TransferLeader(t.to)
 	g.transfers = append(g.transfers, t)
 }

@@ -3,8 +3,10 @@ package replica
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/skeinmesh/skein/flow/log"
@@ -83,48 +85,93 @@ func (g *Group) startFetch(from ring.NodeID, m *pb.Message) {
 	bs := g.rn.BasicStatus()
 	index := m.GetSnapshot().GetMetadata().GetIndex()
 	switch {
-	case g.fetch != nil || g.installing || g.ticks < g.fetchAfter:
+	case g.fetch != nil || g.installing || g.mend.running || g.ticks < g.fetchAfter:
 		g.h.metrics.dropped.WithLabelValues("fetching").Inc()
 		return
 	case m.GetTerm() < bs.GetTerm() || index <= bs.GetCommit():
 		g.stepCore(m) // raft answers with what we have; the place is ours already, so nothing is installed
 		return
 	}
+	select {
+	case g.h.snapRooms <- struct{}{}:
+	default: // it is announced again
+		g.h.metrics.dropped.WithLabelValues("fetching").Inc()
+		return
+	}
 	f := &fetch{announced: index}
 	g.fetch = f
 	g.unsteady.Store(true)
-	hello := snapshotHello{group: g.id, from: ring.ReplicaID(m.GetFrom()), to: g.birth.Self, least: index, have: g.sm.BulkHave()}
+	sources := append([]Member{{ID: ring.ReplicaID(m.GetFrom()), Node: from}},
+		slices.DeleteFunc(g.others(), func(o Member) bool { return o.Node == from || o.Learner })...)
 	g.log.Info("fetching a snapshot", "peer", from.String(), "index", index)
 	g.spawn(func() {
-		err := g.runFetch(from, hello, f)
+		err := g.fetchFrom(sources, f)
+		<-g.h.snapRooms
 		g.post(func() { g.endFetch(m, f, err) }) // else stop discards it
 	})
 }
 
-// runFetch reads and stages a snapshot. Not the group's goroutine.
-func (g *Group) runFetch(from ring.NodeID, hello snapshotHello, f *fetch) (err error) {
-	s, err := g.h.cfg.Caller.Open(g.ctx, from, wire.ClassBulk, wire.MethodSnapshot, hello.encode())
+// fetchFrom reads a snapshot from the first of the replicas that has it. Each goes on where the one before broke off. Not the group's
+// goroutine.
+func (g *Group) fetchFrom(sources []Member, f *fetch) (err error) {
+	for i, from := range sources {
+		if err = g.runFetch(from, f); err == nil || g.ctx.Err() != nil {
+			return err
+		}
+		if i+1 < len(sources) {
+			g.log.Warn("fetching a snapshot goes on with another replica", "peer", from.Node.String(), "err", err)
+		}
+	}
+	return err
+}
+
+// openSnapshot opens a stream of a replica's state, and reads of which entry it is. Who took all of it acknowledges.
+func (g *Group) openSnapshot(ctx context.Context, from ring.NodeID, hello snapshotHello) (s wire.Stream, meta state, err error) {
+	s, err = g.h.cfg.Caller.Open(ctx, from, wire.ClassBulk, wire.MethodSnapshot, hello.encode())
+	if err != nil {
+		return nil, meta, err
+	}
+	first, err := s.Recv(ctx)
+	if err == nil {
+		meta, err = decodeMeta(first)
+	}
+	if err != nil {
+		err = fmt.Errorf("snapshot head: %w", err)
+		return nil, meta, errors.Join(err, s.Close(err))
+	}
+	return s, meta, nil
+}
+
+// runFetch reads and stages a snapshot of one replica: bulk data alone while there is much of it, then the state with what came meanwhile.
+func (g *Group) runFetch(from Member, f *fetch) error {
+	for f.staged == nil {
+		if err := g.fetchRound(from, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (g *Group) fetchRound(from Member, f *fetch) (err error) {
+	hello := snapshotHello{group: g.id, from: from.ID, to: g.birth.Self, least: f.announced, have: g.sm.BulkHave()}
+	s, meta, err := g.openSnapshot(g.ctx, from.Node, hello)
 	if err != nil {
 		return err
 	}
 	defer func() { s.Close(err) }()
-	first, err := s.Recv(g.ctx)
+	if meta.applied.Index < hello.least {
+		return wire.Errorf(wire.KindInvalid, "", "snapshot at %d is older than the announced %d", meta.applied.Index, hello.least)
+	}
+	staged, err := g.sm.Fetch(g.ctx, s)
 	if err != nil {
-		return fmt.Errorf("snapshot head: %w", err)
-	}
-	if f.meta, err = decodeMeta(first); err != nil {
-		return err
-	}
-	if f.meta.applied.Index < hello.least {
-		return wire.Errorf(wire.KindInvalid, "", "snapshot at %d is older than the announced %d", f.meta.applied.Index, hello.least)
-	}
-	if f.staged, err = g.sm.Fetch(g.ctx, s); err != nil {
 		return err
 	}
 	// The sender waits for this frame: it tells raft that the snapshot arrived.
 	if err := s.Send(g.ctx, []byte{1}); err != nil {
+		discard(staged)
 		return err
 	}
+	f.meta, f.staged = meta, staged
 	return s.CloseSend()
 }
 
@@ -169,7 +216,7 @@ func (g *Group) endFetch(m *pb.Message, f *fetch, err error) {
 func (g *Group) endUnsteady() {
 	g.fetch = nil
 	if !g.installing {
-		g.unsteady.Store(false)
+		g.unsteady.Store(g.mend.why != nil)
 	}
 }
 
@@ -223,11 +270,14 @@ func (g *Group) installed(m *pb.Message, err error) {
 	g.installing = false
 	g.write(m, &mark)
 	g.applied.Store(mark.Index)
-	g.unsteady.Store(false)
+	g.unsteady.Store(g.mend.why != nil)
 	held := g.heldAppends
 	g.heldAppends = nil
 	for _, h := range held {
 		g.append(h)
+	}
+	if m, ok := g.sm.(Mender); ok && g.mend.why != nil && m.Damage() == nil {
+		g.mended()
 	}
 	g.h.metrics.snapshots.WithLabelValues("installed").Inc()
 	g.log.Info("installed a snapshot", "index", mark.Index, "term", mark.Term)
@@ -313,17 +363,20 @@ func (g *Group) sendSnapshot(ctx context.Context, from ring.NodeID, req snapshot
 	defer cancel()
 	defer context.AfterFunc(g.ctx, cancel)()
 	err := stream(sctx, s, c, req.have)
+	part, ok := c.cp.(interface{ Partial() bool })
+	partial := ok && part.Partial()
 	c.close()
 	g.post(func() {
 		id := uint64(req.to)
 		if g.snapOut[id]--; g.snapOut[id] <= 0 {
 			delete(g.snapOut, id)
 		}
-		status := raft.SnapshotFinish
-		if err != nil {
-			status = raft.SnapshotFailure
+		switch {
+		case err != nil:
+			g.rn.ReportSnapshot(id, raft.SnapshotFailure)
+		case !partial: // else the receiver asks again
+			g.rn.ReportSnapshot(id, raft.SnapshotFinish)
 		}
-		g.rn.ReportSnapshot(id, status)
 	})
 	return err
 }
@@ -339,7 +392,7 @@ func (g *Group) captureFor(from ring.NodeID, req snapshotHello) capture {
 	switch {
 	case req.from != g.birth.Self || !g.known(req.to, from):
 		return capture{err: wire.Errorf(wire.KindFenced, "", "replica %d of group %s is not on node %s", req.to, g.id, from)}
-	case g.fetch != nil || g.installing || g.st.applied.Index < req.least:
+	case g.fetch != nil || g.installing || g.mend.why != nil || g.st.applied.Index < req.least:
 		return capture{err: wire.Errorf(wire.KindUnavailable, "", "the state here is not at index %d", req.least)}
 	}
 	cp, err := g.sm.Checkpoint()

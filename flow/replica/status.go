@@ -59,7 +59,7 @@ func (g *Group) settle() {
 func (g *Group) publish() {
 	g.statusAt = g.ticks
 	s := &Status{Group: g.id, Kind: g.birth.Kind, Spec: g.birth.Spec, Self: g.birth.Self, Term: g.term,
-		Members: g.st.members(), Ready: g.isReady}
+		Members: g.st.members(), Ready: g.isReady, Damage: g.mend.why}
 	s.Owner, _ = g.nodeOf(g.lead)
 	switch g.role {
 	case raft.StateLeader:

@@ -90,7 +90,7 @@ func (g *Group) planInput(now time.Time) PlanInput {
 		pm := PlanMember{Member: m, Active: g.active(m.ID), Alive: g.h.cfg.Placement.Alive(m.Node)}
 		for _, pr := range g.progress {
 			if pr.id == m.ID {
-				pm.Match, pm.Replicating = pr.match, pr.replicating
+				pm.Match, pm.Replicating = pr.match, pr.replicating && !g.unfit(m.ID)
 			}
 		}
 		in.Members = append(in.Members, pm)
