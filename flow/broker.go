@@ -37,8 +37,8 @@ type Directory interface {
 	Name(n ring.NodeID) string
 	// Live lists the members held for alive, this node included.
 	Live() []ring.NodeID
-	// Replicas proposes n nodes for a new group, its proposed owner first.
-	Replicas(g ring.GroupID, n int) []ring.NodeID
+	// Place proposes n nodes for each of several new groups, the proposed owner first; fewer, or none, where there are not so many.
+	Place(groups []ring.GroupID, n int) [][]ring.NodeID
 }
 
 // Config says how a Broker works.

@@ -128,10 +128,13 @@ func (d directory) Live() (out []ring.NodeID) {
 	return out
 }
 
-func (d directory) Replicas(g ring.GroupID, n int) (out []ring.NodeID) {
+func (d directory) Place(groups []ring.GroupID, n int) [][]ring.NodeID {
 	live := d.Live()
-	for i := range min(n, len(live)) {
-		out = append(out, live[(int(g[0])+i)%len(live)])
+	out := make([][]ring.NodeID, len(groups))
+	for k, g := range groups {
+		for i := range min(n, len(live)) {
+			out[k] = append(out[k], live[(int(g[0])+i)%len(live)])
+		}
 	}
 	return out
 }

@@ -39,14 +39,19 @@ func (b *Broker) newStream(name string, cfg StreamConfig, mode CreateMode) (cata
 		cmd.Mode = catalog.CreateOnly
 	}
 	_, _ = rand.Read(cmd.Seed[:]) // never fails: crypto/rand ends the process instead
-	for i, r := range ring.EvenRanges(cfg.Partitions) {
-		id := ring.PartitionID(i)
-		g := ring.PartitionGroup(cmd.ID, id)
+	ranges := ring.EvenRanges(cfg.Partitions)
+	groups := make([]ring.GroupID, len(ranges))
+	for i := range groups {
+		groups[i] = ring.PartitionGroup(cmd.ID, ring.PartitionID(i))
+	}
+	places := b.cfg.Directory.Place(groups, cfg.Replicas) // together, so that the stream is born even
+	for i, r := range ranges {
+		id, g := ring.PartitionID(i), groups[i]
 		spec, err := specOf(&cmd, id, r)
 		if err != nil {
 			return cmd, err
 		}
-		birth := replica.Birth{Group: g, Kind: replica.KindPartition, Spec: spec, Members: founders(b.cfg.Directory.Replicas(g, cfg.Replicas))}
+		birth := replica.Birth{Group: g, Kind: replica.KindPartition, Spec: spec, Members: founders(places[i])}
 		if len(birth.Members) == 0 {
 			return cmd, wire.Errorf(wire.KindUnavailable, wire.CodeNoQuorum, "no live node to place partition %d on", i)
 		}

@@ -1,24 +1,29 @@
 package node
 
 import (
-	"math"
 	"sync"
+	"time"
 
 	"github.com/skeinmesh/skein/gossip/view"
 	"github.com/skeinmesh/skein/ring"
 )
 
-// directory turns gossip's view into what flow and replica ask: names, hints, and placements by the ring. Placements are
-// computed once for each set of members. Safe for concurrent use.
+// directory turns gossip's view into what flow and replica ask: names, hints, and placements by the ring (placement.go). Safe for
+// concurrent use.
 type directory struct {
 	self ring.NodeID
 	name string
 	view func() *view.View
+	// rules are those in force now; now is the time.
+	rules func() placementRules
+	now   func() time.Time
 
-	mu      sync.Mutex
-	of      *view.View // the view that the rings below were made of
-	all     *ring.Ring // every member: what holds data counts until it is replaced
-	present *ring.Ring // those held for alive: where something new may go
+	mu     sync.Mutex
+	of     *view.View  // the view that what follows was made of
+	at     time.Time   // and when: members grow old without any news
+	tally  *ring.Tally // every member that something may still be on, and how much each holds
+	recent []placed    // new groups that loads do not tell of yet
+	gone   map[ring.NodeID]absence
 }
 
 // Owner is gossip's best hint.
@@ -80,100 +85,3 @@ func (d *directory) Live() []ring.NodeID {
 
 // Alive reports whether gossip holds the node for alive.
 func (d *directory) Alive(n ring.NodeID) bool { return n == d.self || d.view().Alive(n) }
-
-// Replicas proposes n live nodes for a new group.
-func (d *directory) Replicas(g ring.GroupID, n int) []ring.NodeID {
-	_, present := d.rings()
-	return present.Replicas(g, n, nil)
-}
-
-// Desired proposes where a group should live, keeping what it has.
-func (d *directory) Desired(g ring.GroupID, want int, current []ring.NodeID) []ring.NodeID {
-	all, _ := d.rings()
-	return all.Replicas(g, want, current)
-}
-
-// Takes reports whether something new may go to the node.
-func (d *directory) Takes(n ring.NodeID) bool {
-	m, ok := d.view().Member(n)
-	return ok && m.Present() && !m.Cordoned() && m.Flags&view.Leaving == 0
-}
-
-// Leaving reports whether the node hands away what it owns.
-func (d *directory) Leaving(n ring.NodeID) bool {
-	m, ok := d.view().Member(n)
-	return ok && m.Flags&(view.Draining|view.Leaving) != 0
-}
-
-// Relief proposes no swap: what a group has stays while it is where it may be.
-func (d *directory) Relief(ring.GroupID, []ring.NodeID) (from, to ring.NodeID, ok bool) {
-	return ring.NodeID{}, ring.NodeID{}, false
-}
-
-// Share bounds nothing: any number of replicas is this node's share.
-func (d *directory) Share() (low, high int) { return 0, math.MaxInt }
-
-// Owned counts by what the nodes said of themselves.
-func (d *directory) Owned(n ring.NodeID) (count, mean, high int) {
-	total, nodes := 0, 0
-	for _, m := range d.view().Members() {
-		if m.ID == n {
-			count = int(m.Load.Owned)
-		}
-		if m.Present() && m.Flags&(view.Draining|view.Leaving) == 0 {
-			total, nodes = total+int(m.Load.Owned), nodes+1
-		}
-	}
-	nodes = max(nodes, 1)
-	return count, (total + nodes - 1) / nodes, (5*total + 4*nodes - 1) / (4 * nodes)
-}
-
-// rings are the placements of the newest view. Only members of the mesh count: a node that is still joining holds nothing.
-func (d *directory) rings() (all, present *ring.Ring) {
-	v := d.view()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.of == v {
-		return d.all, d.present
-	}
-	var everyone, there []ring.Member
-	for _, m := range v.Members() {
-		if m.State == view.StateUnknown || m.Mesh.IsZero() && m.ID != d.self {
-			continue
-		}
-		rm := ring.Member{ID: m.ID, Zone: m.Zone, Weight: int(m.Weight), Cordoned: m.Cordoned()}
-		if m.Present() {
-			there = append(there, rm)
-		} else {
-			rm.Cordoned = true // it keeps what it has, and gets nothing new
-		}
-		everyone = append(everyone, rm)
-	}
-	d.of = v
-	d.all = remake(d.all, everyone)
-	d.present = remake(d.present, there)
-	return d.all, d.present
-}
-
-// remake keeps a ring whose members did not change: most views differ in loads alone.
-func remake(old *ring.Ring, members []ring.Member) *ring.Ring {
-	if old != nil && sameMembers(old.Members(), members) {
-		return old
-	}
-	return ring.New(members, 0)
-}
-
-// sameMembers compares with members in the view's order, which is by id as in a ring.
-func sameMembers(a, b []ring.Member) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		want := b[i]
-		want.Weight = max(want.Weight, 1)
-		if a[i] != want {
-			return false
-		}
-	}
-	return true
-}

@@ -148,7 +148,7 @@ func (p meshPages) Members(context.Context) (api.MeshMembers, error) {
 // Ring is the ring as this node computes it.
 func (p meshPages) Ring(ctx context.Context) (api.MeshRing, error) {
 	now := time.Now()
-	r, _ := p.n.dir.rings()
+	r := p.n.dir.counted().Ring()
 	out := api.MeshRing{View: p.head(now), Epoch: fmt.Sprintf("%016x", r.Epoch()), Slots: r.Slots(), Factor: ring.LoadFactor, Members: []api.RingShare{}}
 	slots, homes := map[ring.NodeID]int{}, map[ring.NodeID]int{}
 	for i := range r.Slots() {
@@ -196,7 +196,7 @@ func (p meshPages) Partitions(ctx context.Context, stream string) (api.MeshParti
 	for _, m := range p.n.gossip.View().Members() {
 		out.Members = append(out.Members, api.Staleness{Node: p.n.dir.Name(m.ID), StalenessMS: p.staleness(m, now)})
 	}
-	r, _ := p.n.dir.rings()
+	r := p.n.dir.counted().Ring()
 	for i := range streams {
 		for j := range streams[i].Partitions {
 			out.Partitions = append(out.Partitions, p.page(r, &streams[i], &streams[i].Partitions[j], now))

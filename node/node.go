@@ -187,8 +187,14 @@ func (n *Node) openGossip() error {
 		return err
 	}
 	n.onClose(n.gossip.Close)
-	n.dir = &directory{self: n.data.id.NodeID, name: own.Name, view: n.gossip.View}
+	n.dir = &directory{self: n.data.id.NodeID, name: own.Name, view: n.gossip.View, rules: n.placementRules, now: time.Now}
+	n.dir.register(n.registry)
 	return nil
+}
+
+func (n *Node) placementRules() placementRules {
+	cfg := n.cfg.Load()
+	return placementRules{replaceAfter: cfg.ReplaceAfter, rebalance: cfg.DynamicRebalanceEnabled, telemetry: cfg.TelemetryIntervalMS.Duration()}
 }
 
 // withHost replaces the host of a bound address by the advertised one. A loopback address stays: nobody else can reach it.

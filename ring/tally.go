@@ -58,6 +58,12 @@ func NewTally(r *Ring, held map[NodeID]Held) *Tally {
 // Ring is the ring that is counted on.
 func (t *Tally) Ring() *Ring { return t.r }
 
+// Known reports whether it is known how much a member holds.
+func (t *Tally) Known(n NodeID) bool {
+	i, ok := t.r.index[n]
+	return ok && t.known[i]
+}
+
 // takes reports whether a member takes part: it may get something new, and how much it holds is known.
 func (t *Tally) takes(i int32) bool { return t.r.members[i].taking() && t.known[i] }
 

@@ -283,19 +283,19 @@ func TestPrintedConfigLoadsToTheSame(t *testing.T) {
 
 func TestReloadTakesOnlyItsKeys(t *testing.T) {
 	before, _ := Load(Sources{})
-	after, err := Load(Sources{Flags: map[string]string{"log.level": "debug", "max_body_bytes": "1MiB", "http.allowed_hosts": "x", "zone": "z", "weight": "3"}})
+	after, err := Load(Sources{Flags: map[string]string{"log.level": "debug", "max_body_bytes": "1MiB", "http.allowed_hosts": "x", "replace_after": "90s", "zone": "z", "weight": "3"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	reloadable, restart := Changed(before, after)
-	if got := strings.Join(reloadable, " "); got != "http.allowed_hosts max_body_bytes log.level" {
+	if got := strings.Join(reloadable, " "); got != "http.allowed_hosts replace_after max_body_bytes log.level" {
 		t.Errorf("reloadable: %s", got)
 	}
 	if got := strings.Join(restart, " "); got != "weight zone" && got != "zone weight" {
 		t.Errorf("restart: %s", got)
 	}
 	now := Reloaded(before, after)
-	if now.Log.Level != "debug" || now.MaxBodyBytes != 1<<20 || now.Zone != "" || now.Weight != 1 || before.Log.Level != "info" {
+	if now.Log.Level != "debug" || now.MaxBodyBytes != 1<<20 || now.ReplaceAfter != 90*time.Second || now.Zone != "" || now.Weight != 1 || before.Log.Level != "info" {
 		t.Errorf("reloaded to %+v", now)
 	}
 	if a, _ := Changed(now, after); len(a) != 0 {

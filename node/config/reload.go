@@ -1,6 +1,9 @@
 package config
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // Changed lists the keys whose values differ between two configurations, in the order of the table: those that a running
 // node can take over (SIGHUP), and those that need a restart.
@@ -52,6 +55,8 @@ func Reloaded(old, new Config) Config {
 			*to = *k.field(&new).(*int)
 		case *size:
 			*to = *k.field(&new).(*size)
+		case *time.Duration:
+			*to = *k.field(&new).(*time.Duration)
 		case *Millis:
 			*to = *k.field(&new).(*Millis)
 		case *[]string:
