@@ -156,6 +156,7 @@ func (p *process) root() *cobra.Command {
 		p.nodeCommand(), p.devCommand(),
 		p.pubCommand(), p.subCommand(),
 		p.streamCommand(), p.meshCommand(),
+		p.drainCommand(), p.cordonCommand(), p.uncordonCommand(), p.transferCommand(),
 		p.healthCommand(), p.benchCommand(),
 		p.keygenCommand(), p.versionCommand(),
 	)
