@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 )
@@ -56,6 +57,54 @@ func (e *Engine) Build(ctx context.Context, dockerfile, dir, image string) error
 func (e *Engine) RemoveImage(ctx context.Context, image string) error {
 	_, err := run(ctx, nil, "docker", "image", "rm", "-f", image)
 	return err
+}
+
+// kinds of things that a project has, in the order in which they can be removed.
+var kinds = []struct{ kind, all, name, force string }{
+	{"container", "-a", "{{.ID}}", "-fv"}, {"network", "", "{{.ID}}", ""}, {"volume", "", "{{.Name}}", "-f"},
+}
+
+const projectLabel = "com.docker.compose.project"
+
+// remove removes everything that has the project's label.
+func (e *Engine) remove(ctx context.Context, project string) error {
+	var errs []error
+	for _, k := range kinds {
+		list := []string{"docker", k.kind, "ls", "--filter", "label=" + projectLabel + "=" + project, "--format", k.name}
+		if k.all != "" {
+			list = append(list, k.all)
+		}
+		out, err := run(ctx, nil, list...)
+		if err != nil || out == "" {
+			errs = append(errs, err)
+			continue
+		}
+		rm := []string{"docker", k.kind, "rm"}
+		if k.force != "" {
+			rm = append(rm, k.force)
+		}
+		_, err = run(ctx, nil, append(rm, strings.Split(out, "\n")...)...)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// Projects lists the compose projects of which the engine has anything.
+func (e *Engine) Projects(ctx context.Context) ([]string, error) {
+	var all []string
+	for _, k := range kinds {
+		list := []string{"docker", k.kind, "ls", "--filter", "label=" + projectLabel, "--format", `{{.Label "` + projectLabel + `"}}`}
+		if k.all != "" {
+			list = append(list, k.all)
+		}
+		out, err := run(ctx, nil, list...)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, strings.Fields(out)...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
 }
 
 // run runs one command and returns what it printed, without the last line feed. A failure tells the last lines of its errors.

@@ -2,10 +2,10 @@ package containers
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/skeinmesh/skein/node/client"
 )
@@ -94,15 +94,8 @@ func (m *Mesh) Up(ctx context.Context, nodes ...int) error {
 	return m.compose(ctx, args...)
 }
 
-// Down removes the project: containers, network and disks. What is not there is no error.
-func (m *Mesh) Down(ctx context.Context) error {
-	err := m.compose(ctx, "--profile", "grow", "down", "-v", "-t", "1")
-	left, lookErr := m.leftovers(ctx)
-	if lookErr == nil && len(left) > 0 {
-		lookErr = fmt.Errorf("project %s is not gone: %s", m.o.Project, strings.Join(left, ", "))
-	}
-	return errors.Join(err, lookErr)
-}
+// Down removes the project: containers, network, disks. What is not there is no error; what stays is one.
+func (m *Mesh) Down(ctx context.Context) error { return m.e.remove(ctx, m.o.Project) }
 
 // Remove takes one node away, running or not, with its disk.
 func (m *Mesh) Remove(ctx context.Context, i int) error {
@@ -114,26 +107,6 @@ func (m *Mesh) Remove(ctx context.Context, i int) error {
 	}
 	_, err := run(ctx, nil, "docker", "volume", "rm", m.o.Project+"_"+m.Name(i))
 	return err
-}
-
-// leftovers are the things of the project that the engine still has.
-func (m *Mesh) leftovers(ctx context.Context) ([]string, error) {
-	var left []string
-	label := "label=com.docker.compose.project=" + m.o.Project
-	for _, list := range [][]string{
-		{"container", "ls", "-a", "--format", "container {{.Names}}"},
-		{"network", "ls", "--format", "network {{.Name}}"},
-		{"volume", "ls", "--format", "volume {{.Name}}"},
-	} {
-		out, err := run(ctx, nil, append(append([]string{"docker"}, list...), "--filter", label)...)
-		if err != nil {
-			return nil, err
-		}
-		if out != "" {
-			left = append(left, strings.Split(out, "\n")...)
-		}
-	}
-	return left, nil
 }
 
 // Container is the id of a node's container, running or not.
@@ -191,6 +164,24 @@ func (m *Mesh) Disconnect(ctx context.Context, i int) error {
 func (m *Mesh) Connect(ctx context.Context, i int) error {
 	return m.docker(ctx, i, "network", "connect", "--alias", "skein", "--alias", m.Name(i), m.network())
 }
+
+// Ready asks a node whether it takes traffic.
+func (m *Mesh) Ready(ctx context.Context, i int) error {
+	c, err := client.New(client.Config{Servers: []string{m.Address(i)}, GiveUpUnreachable: true})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(ctx, answerIn)
+	defer cancel()
+	if err := c.Ready(ctx); err != nil {
+		return fmt.Errorf("%s: %w", m.Name(i), err)
+	}
+	return nil
+}
+
+// answerIn is how long Ready waits.
+const answerIn = 3 * time.Second
 
 // Skein runs the binary inside a node's container and returns what it printed.
 func (m *Mesh) Skein(ctx context.Context, i int, args ...string) (string, error) {

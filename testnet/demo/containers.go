@@ -292,7 +292,7 @@ func (s *story) cutAndHeal(ctx context.Context, h *hosts, c *client.Client) (str
 		return "", err
 	}
 	healed := time.Now()
-	if err := until(ctx, func() error { return h.ready(ctx, cutOff) }); err != nil {
+	if err := until(ctx, func() error { return h.Ready(ctx, cutOff) }); err != nil {
 		return "", err
 	}
 	if _, err := s.waitForCopies(ctx, c, ""); err != nil {
@@ -330,7 +330,7 @@ func (s *story) killHost(ctx context.Context, h *hosts, c *client.Client) (strin
 	if err := h.Start(ctx, victim); err != nil {
 		return "", err
 	}
-	if err := until(ctx, func() error { return h.ready(ctx, victim) }); err != nil {
+	if err := until(ctx, func() error { return h.Ready(ctx, victim) }); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("%s was killed; its busiest partition acknowledged again %d ms later, and its copies were replaced after %.1f s.",
@@ -363,26 +363,12 @@ func (s *story) drain(ctx context.Context, h *hosts, c *client.Client) (string, 
 func (h *hosts) allReady(ctx context.Context) error {
 	return until(ctx, func() error {
 		for i := range h.n {
-			if err := h.ready(ctx, i); err != nil {
+			if err := h.Ready(ctx, i); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-}
-
-func (h *hosts) ready(ctx context.Context, i int) error {
-	c, err := client.New(client.Config{Servers: []string{h.Address(i)}, GiveUpUnreachable: true})
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
-	defer cancel()
-	if err := c.Ready(ctx); err != nil {
-		return fmt.Errorf("%s: %w", h.Name(i), err)
-	}
-	return nil
 }
 
 // member is what the mesh knows of a node.
