@@ -11,6 +11,7 @@ import (
 // follower the owner's in-flight window.
 type appender struct {
 	journal log.Journal
+	try     tryAppender // the journal, if it can say that it would wait
 	wake    chan struct{}
 
 	mu    sync.Mutex
@@ -29,11 +30,14 @@ type appendReq struct {
 	done   func(error)
 }
 
-func newAppender(j log.Journal) *appender { return &appender{journal: j, wake: make(chan struct{}, 1)} }
+func newAppender(j log.Journal) *appender {
+	try, _ := j.(tryAppender)
+	return &appender{journal: j, try: try, wake: make(chan struct{}, 1)}
+}
 
 func (a *appender) add(w []log.Write, sync bool, done func(error)) {
 	a.mu.Lock()
-	if t, ok := a.journal.(tryAppender); ok && !a.busy && len(a.queue) == 0 && t.TryAppend(w, sync, done) {
+	if a.try != nil && !a.busy && len(a.queue) == 0 && a.try.TryAppend(w, sync, done) {
 		a.mu.Unlock()
 		return
 	}

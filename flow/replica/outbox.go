@@ -2,6 +2,7 @@ package replica
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/skeinmesh/skein/ring"
@@ -26,12 +27,14 @@ type outbox struct {
 	gathering bool
 	lanes     map[laneKey]*lane
 	dirty     []laneKey
-	urgent    bool      // something was added that somebody waits for, and nobody was told yet
-	flushed   time.Time // when frames were handed over last
+
+	// urgent: something was added that somebody waits for, and nobody was told yet. Apart from mu, for every turn of every group looks.
+	urgent atomic.Bool
 
 	// flushing is held by whoever hands frames over, so that they keep their order. Nothing under it blocks.
 	flushing sync.Mutex
 	spare    []laneKey // the next dirty
+	flushed  time.Time // when frames were handed over last
 }
 
 type laneKey struct {
@@ -89,7 +92,9 @@ func (o *outbox) add(to ring.NodeID, g ring.GroupID, m *pb.Message, wait bool) b
 		l.queued = true
 		o.dirty = append(o.dirty, key)
 	}
-	o.urgent = o.urgent || !wait
+	if !wait {
+		o.urgent.Store(true)
+	}
 	if !o.gathering {
 		o.gathering = true
 		o.gather.Reset(gatherTime)
@@ -101,18 +106,18 @@ func (o *outbox) add(to ring.NodeID, g ring.GroupID, m *pb.Message, wait bool) b
 // kick is called by a group that has added what it had to say. On a quiet node the group hands it over itself, for waking another
 // goroutine costs more than the handing over; on a busy one run does, and frames fill meanwhile.
 func (o *outbox) kick() {
-	o.mu.Lock()
-	urgent := o.urgent
-	o.urgent = false
-	quiet := urgent && time.Since(o.flushed) > quietTime
-	o.mu.Unlock()
-	if !urgent {
+	if !o.urgent.Load() || !o.urgent.Swap(false) {
 		return
 	}
-	if quiet && o.flushing.TryLock() {
-		o.flushLocked()
+	if o.flushing.TryLock() {
+		quiet := time.Since(o.flushed) > quietTime
+		if quiet {
+			o.flushLocked()
+		}
 		o.flushing.Unlock()
-		return
+		if quiet {
+			return
+		}
 	}
 	select {
 	case o.wake <- struct{}{}:
@@ -190,10 +195,7 @@ func (o *outbox) flushLocked() {
 			o.h.metrics.sent.WithLabelValues(className(key.class)).Inc()
 		}
 	}
-	o.spare = keys
-	o.mu.Lock()
-	o.flushed = time.Now()
-	o.mu.Unlock()
+	o.spare, o.flushed = keys, time.Now()
 }
 
 // refused tells the groups in a frame that it did not leave.
