@@ -29,6 +29,9 @@ type Config struct {
 	ElectionTicks int
 	// HeartbeatTicks between an owner's heartbeats. Default 1.
 	HeartbeatTicks int
+	// RestTicks without anything to do let a group rest: no heartbeats are sent for it and it is not ticked until something is to be
+	// done. 0: never. Default 20: 1 s.
+	RestTicks int
 
 	// MaxUncommittedBytes bounds what is proposed and not yet answered, per group. Default 8 MiB.
 	MaxUncommittedBytes int
@@ -84,7 +87,7 @@ type Config struct {
 // DefaultConfig has every default; the required fields are left empty.
 func DefaultConfig() Config {
 	return Config{
-		TickInterval: 50 * time.Millisecond, ElectionTicks: 10, HeartbeatTicks: 1,
+		TickInterval: 50 * time.Millisecond, ElectionTicks: 10, HeartbeatTicks: 1, RestTicks: 20,
 		MaxUncommittedBytes: 8 << 20, MaxInflight: 256, MaxInflightBytes: 16 << 20,
 		MaxSizePerMsg: 1 << 20, MaxApplyBytes: 4 << 20, CacheBytes: 4 << 20, NodeCacheBytes: 24 << 20, MaxUnwrittenBytes: 48 << 20,
 		MailboxMessages: 4096, MailboxBytes: 16 << 20, OutboxBytes: 16 << 20,
@@ -111,6 +114,7 @@ func (c Config) Validate() error {
 	need(c.TickInterval > 0, "TickInterval must be above 0")
 	need(c.HeartbeatTicks > 0, "HeartbeatTicks must be above 0")
 	need(c.ElectionTicks > c.HeartbeatTicks, "ElectionTicks must be above HeartbeatTicks")
+	need(c.RestTicks >= 0, "RestTicks must not be negative")
 	need(c.MaxUncommittedBytes > 0, "MaxUncommittedBytes must be above 0")
 	need(c.MaxInflight > 0, "MaxInflight must be above 0")
 	need(c.MaxSizePerMsg > 0, "MaxSizePerMsg must be above 0")

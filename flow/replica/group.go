@@ -36,9 +36,10 @@ type Group struct {
 	applied   atomic.Uint64
 	commit    atomic.Uint64
 	ownerSeen atomic.Int64
-	pending   atomic.Int64 // proposed bytes not yet answered
-	unsynced  atomic.Bool  // applied something since the last checkpoint
-	unsteady  atomic.Bool  // a snapshot is being fetched or installed: no checkpoint
+	pending   atomic.Int64         // proposed bytes not yet answered
+	unsynced  atomic.Bool          // applied something since the last checkpoint
+	resting   atomic.Pointer[rest] // nil: awake; set by the group's goroutine
+	unsteady  atomic.Bool          // a snapshot is being fetched or installed: no checkpoint
 
 	// Below: owned by the group's goroutine.
 
@@ -52,6 +53,9 @@ type Group struct {
 	heard     map[ring.ReplicaID]uint64      // tick at which each replica last spoke
 	strangers map[ring.ReplicaID]ring.NodeID // replicas newer than our configuration
 	campaigns int                            // eager campaigns left after birth or restart
+	stirred   uint64                         // tick at which something was last asked of this replica
+	invited   *pb.Message                    // the owner's word that this follower may rest
+	passing   bool                           // ticks go by at once: no heartbeats
 
 	role     raft.StateType
 	term     uint64
@@ -166,6 +170,7 @@ func (g *Group) loop() error {
 			return err
 		}
 		g.finishAppends(in.appended)
+		g.stir(in)
 		for i, e := range in.msgs {
 			g.step(in.msgFrom[i], e)
 		}
@@ -174,7 +179,7 @@ func (g *Group) loop() error {
 		}
 		g.proposeAll(in.props)
 		g.readAll(in.reads)
-		if in.tick {
+		if in.tick && g.resting.Load() == nil {
 			g.tick()
 		}
 		err = g.work()
@@ -183,6 +188,26 @@ func (g *Group) loop() error {
 			return err
 		}
 		g.settle()
+		g.follow()
+		if in.tick && g.resting.Load() == nil {
+			g.lieDown()
+		}
+	}
+}
+
+// stir notes what is asked of a replica, and wakes it for that.
+func (g *Group) stir(in *input) {
+	if len(in.props)+len(in.reads)+len(in.ctl) > 0 {
+		g.rouse("work")
+		g.stirred = g.ticks
+		return
+	}
+	if r := g.resting.Load(); r != nil {
+		if in.lapsed {
+			g.rouseLapsed(r)
+		} else if in.look {
+			g.lookAround(r)
+		}
 	}
 }
 
@@ -249,10 +274,20 @@ func (g *Group) step(from ring.NodeID, e envelope) {
 		g.h.metrics.dropped.WithLabelValues("stranger").Inc()
 		return
 	}
-	g.heard[e.from] = g.ticks
+	if r := g.resting.Load(); r != nil {
+		if g.undisturbed(r, m) {
+			return
+		}
+		g.rouseBy(r, m)
+	}
+	g.heard[e.from], g.invited = g.ticks, nil
 	switch m.GetType() {
 	case pb.MsgApp, pb.MsgHeartbeat:
 		g.ownerSeen.Store(time.Now().UnixNano())
+	}
+	if isWord(m) {
+		g.hearWord(m)
+		return
 	}
 	if m.GetType() == pb.MsgTimeoutNow && g.mend.why != nil {
 		g.h.metrics.dropped.WithLabelValues("damaged").Inc()
@@ -305,6 +340,9 @@ func (g *Group) nodeOf(id uint64) (ring.NodeID, bool) {
 }
 
 func (g *Group) send(m *pb.Message) {
+	if g.passing && m.GetType() == pb.MsgHeartbeat {
+		return
+	}
 	node, ok := g.nodeOf(m.GetTo())
 	if !ok {
 		g.h.metrics.dropped.WithLabelValues("no-address").Inc()
@@ -356,6 +394,7 @@ func (g *Group) tick() {
 	if g.ticks%32 == 0 {
 		g.store.refresh()
 	}
+	g.askIfSilent()
 	if g.role == raft.StateLeader {
 		g.ownerSeen.Store(time.Now().UnixNano())
 		g.watchSnapshots()
@@ -424,8 +463,12 @@ func (g *Group) close() { g.quitOnce.Do(func() { close(g.quit) }) }
 func (g *Group) stop(err error) {
 	g.cancel()
 	left := g.inbox.close()
+	if g.resting.Swap(nil) != nil {
+		g.h.metrics.resting.Dec()
+	}
 	if g.role == raft.StateLeader {
 		g.h.metrics.owned.Dec()
+		g.sayOver()
 	}
 	g.failAll(left)
 	g.store.forget()

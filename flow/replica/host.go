@@ -24,6 +24,8 @@ type Host struct {
 	metrics  *metrics
 	outbox   *outbox
 	appender *appender
+	beats    *beats
+	clock    atomic.Uint64 // ticks since the start
 
 	ctx       context.Context // ends when the host stops serving
 	cancel    context.CancelFunc
@@ -75,6 +77,7 @@ func NewHost(cfg Config) (*Host, error) {
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	h.cached.limit, h.unwritten.limit = cfg.NodeCacheBytes, cfg.MaxUnwrittenBytes
 	h.outbox = newOutbox(h)
+	h.beats = newBeats(h.rand.Uint64())
 	h.list.Store(&[]*Group{})
 	return h, nil
 }
@@ -128,10 +131,11 @@ func (h *Host) serve(ctx context.Context) error {
 	return err
 }
 
-// tickUntil fans the clock out. A stalled machine gets one tick for all that it missed: time.Ticker drops, and so do groups.
+// tickUntil fans the clock out (tick.go). A stalled machine gets one tick for all that it missed: time.Ticker drops, and so do groups.
 func (h *Host) tickUntil(ctx context.Context, checked chan error) error {
 	t := time.NewTicker(h.cfg.TickInterval)
 	defer t.Stop()
+	state := tickState{leases: map[ring.NodeID]lease{}}
 	for {
 		select {
 		case <-ctx.Done():
@@ -142,9 +146,7 @@ func (h *Host) tickUntil(ctx context.Context, checked chan error) error {
 			checked <- nil
 			return err
 		case <-t.C:
-			for _, g := range h.Groups() {
-				g.inbox.put(func(in *input) { in.tick = true })
-			}
+			h.tick(&state)
 		}
 	}
 }
@@ -212,6 +214,12 @@ func (h *Host) fail(err error) {
 // HandleRaft takes a MethodRaft message. It does not block: what does not fit a group's mailbox is dropped. It keeps body.
 func (h *Host) HandleRaft(from ring.NodeID, body []byte) {
 	err := decodeFrame(body, func(e envelope) {
+		if e.group.IsZero() {
+			if b, ok := beatOf(e.msg); ok {
+				h.beats.take(h.clock.Load(), from, b)
+			}
+			return
+		}
 		g, ok := h.Group(e.group)
 		if !ok {
 			h.metrics.dropped.WithLabelValues("no-group").Inc()

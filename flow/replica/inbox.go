@@ -16,6 +16,8 @@ type input struct {
 	ctl      []func()
 	appended int // journal writes completed, oldest first
 	tick     bool
+	lapsed   bool // beats that the resting group relies on are missing
+	look     bool // the resting group should look around
 }
 
 // inbox is where all other goroutines leave things for a group's goroutine. Bounds: messages by count and bytes (dropped),

@@ -33,8 +33,9 @@ type mesh struct {
 	loss  float64
 	delay time.Duration // up to
 	tune  func(*Config)
-	sink  bool // state machines keep nothing
-	fixed bool // no growth: Desired is what the group has
+	drop  func(from, to int, e envelope) bool // sees every message that arrives; true: it does not
+	sink  bool                                // state machines keep nothing
+	fixed bool                                // no growth: Desired is what the group has
 }
 
 type node struct {
@@ -196,6 +197,9 @@ func (n *node) Send(to ring.NodeID, _ wire.Class, body []byte) bool {
 		return true
 	}
 	h := d.host
+	if body = n.m.filter(n.i, d.i, body); len(body) <= 1 {
+		return true
+	}
 	if n.m.delay == 0 {
 		h.HandleRaft(n.id, body)
 		return true
@@ -212,6 +216,31 @@ func (n *node) Send(to ring.NodeID, _ wire.Class, body []byte) bool {
 		}
 	})
 	return true
+}
+
+// filter takes what drop names out of a frame.
+func (m *mesh) filter(from, to int, body []byte) []byte {
+	m.mu.Lock()
+	drop := m.drop
+	m.mu.Unlock()
+	if drop == nil {
+		return body
+	}
+	out := []byte{frameVersion}
+	if err := decodeFrame(body, func(e envelope) {
+		if !drop(from, to, e) {
+			out = appendEnvelope(out, e.group, e.msg)
+		}
+	}); err != nil {
+		m.t.Error(err)
+	}
+	return out
+}
+
+func (m *mesh) dropping(fn func(from, to int, e envelope) bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.drop = fn
 }
 
 func (n *node) Call(ctx context.Context, to ring.NodeID, _ wire.Class, m wire.Method, body []byte) ([]byte, error) {

@@ -18,6 +18,8 @@ type metrics struct {
 	checkpoints     prometheus.Counter
 	checkpointFails prometheus.Counter
 	steps           *prometheus.CounterVec
+	resting         prometheus.Gauge
+	roused          *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -49,11 +51,13 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		checkpoints:     counter("checkpoints_total", "Rounds in which applied state was made durable outside the journal."),
 		checkpointFails: counter("checkpoint_failures_total", "Such rounds that failed; the node stops then."),
 		steps:           vec("membership_steps_total", "Membership steps that owners here started, by kind.", "kind"),
+		resting:         gauge("resting_groups", "Replicas here that rest: nothing is to be done in them, and no heartbeat is sent for them."),
+		roused:          vec("roused_total", "Times that resting replicas woke up, by what woke them.", "reason"),
 	}
 	m.proposed = m.proposals.WithLabelValues("ok")
 	if reg != nil {
 		reg.MustRegister(m.groups, m.damaged, m.owned, m.elections, m.proposals, m.dropped, m.sent, m.applySeconds, m.appendSeconds,
-			m.appliedEntries, m.snapshots, m.checkpoints, m.checkpointFails, m.steps)
+			m.appliedEntries, m.snapshots, m.checkpoints, m.checkpointFails, m.steps, m.resting, m.roused)
 	}
 	return m
 }

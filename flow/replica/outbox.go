@@ -138,7 +138,7 @@ const gatherTime = 5 * time.Millisecond
 func canWait(m *pb.Message) bool {
 	switch m.GetType() {
 	case pb.MsgHeartbeat, pb.MsgHeartbeatResp:
-		return len(m.GetContext()) == 0
+		return len(m.GetContext()) == 0 && m.GetIndex() != overMark
 	case pb.MsgApp:
 		return len(m.GetEntries()) == 0
 	}

@@ -15,6 +15,9 @@ func (g *Group) Status() Status {
 	if n := g.ownerSeen.Load(); n != 0 {
 		s.OwnerSeen = time.Unix(0, n)
 	}
+	if g.resting.Load() != nil {
+		s.OwnerSeen = time.Now() // within an election timeout, or it would not rest
+	}
 	return s
 }
 

@@ -20,6 +20,7 @@ type planState struct {
 	confAt    uint64 // confSeq then
 	confIndex uint64 // of the last configuration change seen in the log
 	seenConf  uint64 // confSeq last published
+	content   bool   // the last look found nothing to do and nothing under way: the group may rest, and is looked at less often
 	tried     ring.ReplicaID
 	lastStep  time.Time
 	homeSince time.Time
@@ -28,7 +29,7 @@ type planState struct {
 
 // reset forgets the tenure's doings.
 func (p *planState) reset() {
-	p.pending, p.failures, p.homeSince, p.next, p.confIndex = false, 0, time.Time{}, 0, 0
+	p.pending, p.failures, p.homeSince, p.next, p.confIndex, p.content = false, 0, time.Time{}, 0, 0, false
 }
 
 // stepTimeout is how many looks a step may stay without effect before the owner tries again. One that is in the log and not applied yet
@@ -57,6 +58,7 @@ func (g *Group) planTick() {
 	now := time.Now()
 	in := g.planInput(now)
 	step := Plan(now, in)
+	p.content = step.Kind == StepNone && !in.Joint && !in.Pending
 	if step.Kind == StepNone {
 		if !in.Joint && !in.Pending && len(in.Members) >= min(len(in.Desired), in.Want) {
 			p.next += 3 * p.every // content: look less often

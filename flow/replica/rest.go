@@ -1,0 +1,326 @@
+package replica
+
+import (
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/skeinmesh/skein/ring"
+	"go.etcd.io/raft/v3"
+	pb "go.etcd.io/raft/v3/raftpb"
+)
+
+// A group in which nothing is left to do rests: its owner sends no heartbeats, its followers do not wait for any, and nobody ticks it.
+// What heartbeats are for is left to the beats between the nodes (beat.go): a follower rests while it hears the owner's node, the
+// owner while the nodes of all members hear it. Whatever else comes (a proposal, a read, a message) wakes the replica, and one that
+// wakes has the others wake up.
+//
+// Resting changes nothing about safety, for raft does not know of it: votes, terms and reads go the usual way, by messages that wake.
+// It only stands for time: a replica that wakes because beats are missing catches up on the ticks since the last one, and so elects,
+// or gives up, when it would have without the rest.
+//
+// The words of it are heartbeats and their answers, with an index that raft gives them never and ignores:
+//
+//	owner to follower   heartbeat, index i        I rest; so may you, if your log ends at i and all of it is applied
+//	owner to follower   heartbeat, index overMark this replica is no more: look for another owner
+//	follower to owner   answer, index askMark     do you still rest? say it again
+//	follower to owner   answer, index wakeMark    wake up
+const (
+	overMark = math.MaxUint64
+	askMark  = 1
+	wakeMark = 2
+)
+
+// askEvery is how many ticks at most a resting follower goes without a word from the owner of its own group, rather than from the
+// owner's node: an owner that rests no more and could not say so is found out by not answering. It is asked maxAsks times, an election
+// timeout apart: a question that is lost, or answered late by a busy node, must not cost an ownership.
+const (
+	askEvery = 200
+	maxAsks  = 4
+)
+
+// lookEvery is how many ticks pass between looks of a resting owner at its group's membership, on average.
+const lookEvery = 32
+
+// rest is what a resting replica relies on. The group's goroutine makes it; on and owned do not change.
+type rest struct {
+	owned bool
+	on    []restOn
+	look  atomic.Uint64 // tick of the host from which the group's goroutine wants to look again
+
+	// Below: of the group's goroutine.
+	since uint64 // tick of the host up to which the group's ticks are counted
+	asked int    // how often the owner was asked since it answered last
+}
+
+// restOn is a node whose beats a resting replica relies on.
+type restOn struct {
+	node ring.NodeID
+	boot uint64 // a node that was started again has forgotten whom it owned
+}
+
+// lapsed says whether beats that the rest relies on are missing.
+func (r *rest) lapsed(of func(ring.NodeID) lease, limit uint64) bool {
+	for _, o := range r.on {
+		l := of(o.node)
+		if l.boot != o.boot || l.silence >= limit || (r.owned && l.unheard >= limit) {
+			return true
+		}
+	}
+	return false
+}
+
+// isWord tells a word about resting from raft's own heartbeats and answers.
+func isWord(m *pb.Message) bool {
+	switch m.GetType() {
+	case pb.MsgHeartbeat, pb.MsgHeartbeatResp:
+		return m.GetIndex() != 0
+	}
+	return false
+}
+
+// word sends one of the words above. It is never stepped into raft.
+func (g *Group) word(to uint64, typ pb.MessageType, index uint64) {
+	self, term := uint64(g.birth.Self), g.term
+	g.send(&pb.Message{Type: typ.Enum(), From: &self, To: &to, Term: &term, Index: &index})
+}
+
+func (g *Group) tellOwner(mark uint64) {
+	if g.lead != raft.None && g.lead != uint64(g.birth.Self) {
+		g.word(g.lead, pb.MsgHeartbeatResp, mark)
+	}
+}
+
+// askIfSilent has a follower that is awake ask whether its owner rests, when half an election timeout went by without a word: the
+// one that let it rest may be lost.
+func (g *Group) askIfSilent() {
+	half := uint64(g.h.cfg.ElectionTicks) / 2
+	if g.role != raft.StateFollower || g.lead == raft.None || g.ticks != g.heard[ring.ReplicaID(g.lead)]+half {
+		return
+	}
+	if node, ok := g.nodeOf(g.lead); ok && g.h.beats.lease(g.h.clock.Load(), node).silence < half {
+		g.tellOwner(askMark)
+	}
+}
+
+// sayOver tells the followers that this owner is no more.
+func (g *Group) sayOver() {
+	g.loadProgress()
+	for _, p := range g.progress {
+		if p.id != g.birth.Self {
+			g.word(uint64(p.id), pb.MsgHeartbeat, overMark)
+		}
+	}
+	g.h.outbox.kick()
+}
+
+// idle is true when nothing of this replica is under way and its whole log is applied.
+func (g *Group) idle() bool {
+	busy := g.fetch != nil || g.installing || g.rn.HasReady() || g.pending.Load() != 0 ||
+		len(g.appends)+len(g.heldAppends)+len(g.applyQ)+len(g.unindexed)+len(g.inLog)+len(g.held) > 0 ||
+		len(g.reads)+len(g.readsDue)+len(g.transfers)+len(g.snapOut) > 0 || len(g.st.conf.GetVotersOutgoing()) > 0
+	return !busy && g.st.applied.Index == g.store.last && g.commit.Load() == g.store.last
+}
+
+// lieDown has an owner's group rest when nothing was asked of it for a while and every member has all of its log.
+func (g *Group) lieDown() {
+	quiet := uint64(g.h.cfg.RestTicks)
+	if g.role != raft.StateLeader || quiet == 0 || g.ticks < g.stirred+quiet || !g.isReady || !g.plan.content || !g.idle() {
+		return
+	}
+	now, limit := g.h.clock.Load(), uint64(g.h.cfg.ElectionTicks)/4+1
+	var on []restOn
+	g.loadProgress()
+	for _, p := range g.progress {
+		if p.id == g.birth.Self {
+			continue
+		}
+		node := g.st.nodes[p.id]
+		l := g.h.beats.lease(now, node)
+		if p.match != g.store.last || !p.replicating || !g.active(p.id) || !l.good(limit) {
+			return
+		}
+		on = append(on, restOn{node, l.boot})
+	}
+	for _, p := range g.progress {
+		if p.id != g.birth.Self {
+			g.word(uint64(p.id), pb.MsgHeartbeat, g.store.last)
+		}
+	}
+	g.rest(&rest{owned: true, on: on, since: now}, lookEvery/2, lookEvery)
+}
+
+// follow has a follower rest when its owner said so and nothing stands against it; else it has the owner wake up.
+func (g *Group) follow() {
+	m := g.invited
+	if m == nil {
+		return
+	}
+	g.invited = nil
+	now := g.h.clock.Load()
+	node, _ := g.nodeOf(m.GetFrom())
+	l := g.h.beats.lease(now, node)
+	if g.role == raft.StateFollower && g.lead == m.GetFrom() && g.term == m.GetTerm() && m.GetIndex() == g.store.last && g.idle() &&
+		g.h.cfg.RestTicks > 0 && l.boot != 0 && l.silence < uint64(g.h.cfg.ElectionTicks) {
+		g.rest(&rest{on: []restOn{{node, l.boot}}, since: now}, askEvery/2, askEvery)
+		return
+	}
+	g.tellOwner(wakeMark)
+}
+
+func (g *Group) rest(r *rest, least, spread uint64) {
+	r.look.Store(r.since + least + g.h.jitter(spread))
+	g.resting.Store(r)
+	g.h.metrics.resting.Inc()
+}
+
+// undisturbed takes a message that a resting replica need not wake up for; false when it must.
+func (g *Group) undisturbed(r *rest, m *pb.Message) bool {
+	switch m.GetType() {
+	case pb.MsgHeartbeatResp:
+		switch {
+		case !r.owned || len(m.GetContext()) > 0 || m.GetTerm() != g.term:
+		case m.GetIndex() == 0:
+			g.stepCore(m) // to one of the last heartbeats
+			return true
+		case m.GetIndex() == askMark:
+			g.word(m.GetFrom(), pb.MsgHeartbeat, g.store.last)
+			return true
+		}
+	case pb.MsgHeartbeat:
+		if !r.owned && m.GetTerm() == g.term && m.GetFrom() == g.lead && m.GetIndex() == g.store.last {
+			if r.asked > 0 {
+				r.asked = 0
+				r.look.Store(g.h.clock.Load() + askEvery/2 + g.h.jitter(askEvery))
+			}
+			return true
+		}
+	}
+	return false
+}
+
+// hearWord takes a word about resting, in a replica that is awake. One of another term tells raft of that term.
+func (g *Group) hearWord(m *pb.Message) {
+	switch {
+	case m.GetTerm() != g.term:
+		g.stepCore(m)
+	case m.GetType() == pb.MsgHeartbeatResp || m.GetFrom() != g.lead:
+	case m.GetIndex() == overMark:
+		g.pass(uint64(g.h.cfg.ElectionTicks))
+	default:
+		g.invited = m
+	}
+}
+
+// pass lets raft's time go by at once. A follower is then ready to elect.
+func (g *Group) pass(ticks uint64) {
+	g.passing = true
+	for range min(ticks, uint64(g.h.cfg.ElectionTicks)) {
+		g.rn.Tick()
+	}
+	g.drainReady()
+	g.passing = false
+}
+
+// lookAround is a resting replica's turn now and then: an owner looks whether its group's membership is as wanted, a follower asks its
+// owner for a word.
+func (g *Group) lookAround(r *rest) {
+	g.countTicks(r)
+	g.store.refresh()
+	switch {
+	case r.owned:
+		g.planTick()
+		if !g.plan.content || g.h.cfg.RestTicks == 0 {
+			g.rouse("membership")
+			return
+		}
+		r.look.Store(r.since + lookEvery/2 + g.h.jitter(lookEvery))
+	case r.asked == maxAsks:
+		g.rouse("owner-silent")
+		g.pass(uint64(g.h.cfg.ElectionTicks))
+	default:
+		r.asked++
+		g.tellOwner(askMark)
+		r.look.Store(r.since + uint64(g.h.cfg.ElectionTicks))
+	}
+}
+
+// countTicks brings the replica's clock to now, and counts beats as words of the members on those nodes.
+func (g *Group) countTicks(r *rest) {
+	now := g.h.clock.Load()
+	g.ticks += since(now, r.since)
+	r.since = now
+	if r.owned {
+		g.ownerSeen.Store(time.Now().UnixNano())
+	}
+	for _, o := range r.on {
+		l := g.h.beats.lease(now, o.node)
+		gone := l.silence
+		if r.owned {
+			gone = max(gone, l.unheard)
+		} else if l.boot == o.boot {
+			g.ownerSeen.Store(time.Now().Add(-time.Duration(gone) * g.h.cfg.TickInterval).UnixNano())
+		}
+		for id, n := range g.st.nodes {
+			if n == o.node && gone < g.ticks {
+				g.heard[id] = max(g.heard[id], g.ticks-gone)
+			}
+		}
+	}
+}
+
+// rouse ends the rest, if there is one: from the next tick on the replica does as it always did.
+func (g *Group) rouse(why string) {
+	r := g.resting.Swap(nil)
+	if r == nil {
+		return
+	}
+	g.h.metrics.resting.Dec()
+	g.h.metrics.roused.WithLabelValues(why).Inc()
+	g.countTicks(r)
+	g.stirred, g.invited = g.ticks, nil
+	if !r.owned {
+		g.pass(g.missed(r))
+	}
+}
+
+// missed is how many ticks ago a resting follower was last told that its owner lives.
+func (g *Group) missed(r *rest) uint64 {
+	l := g.h.beats.lease(g.h.clock.Load(), r.on[0].node)
+	if l.boot != r.on[0].boot {
+		return math.MaxUint64
+	}
+	return l.silence
+}
+
+// rouseLapsed wakes a replica when beats that it relies on are missing.
+func (g *Group) rouseLapsed(r *rest) {
+	now := g.h.clock.Load()
+	if !r.lapsed(func(n ring.NodeID) lease { return g.h.beats.lease(now, n) }, uint64(g.h.cfg.ElectionTicks)) {
+		return
+	}
+	g.rouse("no-beats")
+	if r.owned && !g.quorumHears(now) {
+		g.pass(uint64(g.h.cfg.ElectionTicks)) // as if it had sent heartbeats all the time: it gives up when the next go unanswered too
+	}
+}
+
+// quorumHears says whether beats reach a majority of the voters, and theirs us.
+func (g *Group) quorumHears(now uint64) bool {
+	voters, good := g.st.conf.GetVoters(), 0
+	for _, v := range voters {
+		node := g.st.nodes[ring.ReplicaID(v)]
+		if node == g.h.cfg.Self || g.h.beats.lease(now, node).good(uint64(g.h.cfg.ElectionTicks)-1) {
+			good++
+		}
+	}
+	return good > len(voters)/2
+}
+
+// rouseBy wakes a replica for a message, and its owner with it: who sent it may be one that the owner does not reach.
+func (g *Group) rouseBy(r *rest, m *pb.Message) {
+	g.rouse("message")
+	if !r.owned && m.GetFrom() != g.lead {
+		g.tellOwner(wakeMark)
+	}
+}
