@@ -116,7 +116,7 @@ func (g *Group) sayOver() {
 
 // idle is true when nothing of this replica is under way and its whole log is applied.
 func (g *Group) idle() bool {
-	busy := g.fetch != nil || g.installing || g.rn.HasReady() || g.pending.Load() != 0 ||
+	busy := g.mend.why != nil || g.mend.doom != nil || g.fetch != nil || g.installing || g.rn.HasReady() || g.pending.Load() != 0 ||
 		len(g.appends)+len(g.heldAppends)+len(g.applyQ)+len(g.unindexed)+len(g.inLog)+len(g.held) > 0 ||
 		len(g.reads)+len(g.readsDue)+len(g.transfers)+len(g.snapOut) > 0 || len(g.st.conf.GetVotersOutgoing()) > 0
 	return !busy && g.st.applied.Index == g.store.last && g.commit.Load() == g.store.last
@@ -137,7 +137,7 @@ func (g *Group) lieDown() {
 		}
 		node := g.st.nodes[p.id]
 		l := g.h.beats.lease(now, node)
-		if p.match != g.store.last || !p.replicating || !g.active(p.id) || !l.good(limit) {
+		if p.match != g.store.last || !p.replicating || g.unfit(p.id) || !g.active(p.id) || !l.good(limit) {
 			return
 		}
 		on = append(on, restOn{node, l.boot})
@@ -212,8 +212,11 @@ func (g *Group) hearWord(m *pb.Message) {
 	}
 }
 
-// pass lets raft's time go by at once. A follower is then ready to elect.
+// pass lets raft's time go by at once. A follower is then ready to elect, if it may.
 func (g *Group) pass(ticks uint64) {
+	if g.mend.why != nil {
+		return
+	}
 	g.passing = true
 	for range min(ticks, uint64(g.h.cfg.ElectionTicks)) {
 		g.rn.Tick()
