@@ -45,7 +45,7 @@ func (p *Partition) Checkpoint() (replica.Checkpoint, error) {
 	return &checkpoint{
 		p: p,
 		head: head{Version: snapshotVersion, Applied: st.applied, Next: st.next, Start: st.start, Stamp: st.stamp,
-			Expired: st.window.expired, Limits: st.spec.Limits},
+			Expired: st.window.expired, Limits: st.spec.Limits, Import: st.imp},
 		sessions: st.sessions.snapshot(),
 		buckets:  slices.Clone(st.window.buckets),
 		keys:     p.keys,

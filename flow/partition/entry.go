@@ -19,6 +19,7 @@ const (
 	entryConfig       entryKind = 5
 	entryClock        entryKind = 6
 	// 7 to 11 are reserved for seal, open (a child's or a merged child's first entry), abort, lease and group offsets.
+	entryImport entryKind = 12 // since wire.Version2; import.go
 )
 
 const (
@@ -94,6 +95,7 @@ type entry struct {
 	node    ring.NodeID
 	start   uint64
 	limits  Limits
+	imp     Import // of a batch: Export alone
 }
 
 // decodeEntry reads an entry. Errors: KindCorrupt when it is damaged or of a kind or version that this build does not know:
@@ -115,6 +117,9 @@ func decodeEntry(data []byte) (entry, error) {
 	}
 	en.stamp = int64(binary.LittleEndian.Uint64(body))
 	body = body[8:]
+	if en.kind == entryImport {
+		return decodeImport(en, body)
+	}
 	want := 0
 	switch en.kind {
 	case entryOpenSession:

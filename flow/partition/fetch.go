@@ -352,13 +352,20 @@ func (p *Partition) Install(in any, b log.Batch) error {
 	st.window.release()
 	*st = state{applied: hd.Applied, next: hd.Next, start: hd.Start, stamp: hd.Stamp, sizes: s.sizes, dirGen: gen, spec: old.spec,
 		sessions: sessions{keys: p.keys, open: s.sessions}, window: s.window}
-	st.spec.Limits = hd.Limits
+	st.spec.Limits, st.imp = hd.Limits, hd.Import
 	st.sessions.save(b)
 	raw, err := wire.Marshal(&hd.Limits)
 	if err != nil {
 		return err
 	}
 	b.Set(p.keys.limits(), raw)
+	b.Delete(p.keys.imported())
+	if st.imp != nil {
+		if raw, err = wire.Marshal(st.imp); err != nil {
+			return err
+		}
+		b.Set(p.keys.imported(), raw)
+	}
 	st.sizes.dirty = true
 	st.save(p.keys, b)
 	p.mu.Lock()

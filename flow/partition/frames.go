@@ -65,6 +65,8 @@ type head struct {
 	Fresh bool   `msgpack:"r"`
 	// Bulk: batches follow, and no state.
 	Bulk bool `msgpack:"k,omitempty"`
+	// Import: the partition was filled from an export, or is being. Since wire.Version2.
+	Import *Import `msgpack:"im,omitempty"`
 }
 
 func (h *head) validate() error {
@@ -73,6 +75,11 @@ func (h *head) validate() error {
 		return corrupt("snapshot version %d is not known", h.Version)
 	case h.Start > h.Next || h.From > h.Next || h.Fresh && h.From > h.Start || h.Next > 1<<62 || h.Stamp < 0 || h.Expired < 0:
 		return corrupt("snapshot of offsets %d to %d, sent from %d", h.Start, h.Next, h.From)
+	}
+	if h.Import != nil {
+		if err := h.Import.validate(); err != nil {
+			return err
+		}
 	}
 	return h.Limits.Validate()
 }

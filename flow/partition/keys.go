@@ -13,6 +13,7 @@ import "encoding/binary"
 //	g                             there is, or was, a staged snapshot to clean up after
 //	m                             how many bytes came before some of the offsets
 //	y gen(4)                      what the segments of a generation had synced
+//	i                             what the partition is, or was, filled from
 //
 // Numbers in keys are big-endian, so that they sort.
 const (
@@ -25,6 +26,7 @@ const (
 	keyStaging  = 'g'
 	keySizes    = 'm'
 	keySynced   = 'y'
+	keyImported = 'i'
 )
 
 // keyspace makes keys with a group's prefix. Every method returns a new slice: several goroutines use it.
@@ -40,6 +42,8 @@ func (k keyspace) state() []byte  { return k.plain(keyState) }
 func (k keyspace) limits() []byte { return k.plain(keyLimits) }
 
 func (k keyspace) sizes() []byte { return k.plain(keySizes) }
+
+func (k keyspace) imported() []byte { return k.plain(keyImported) }
 
 func (k keyspace) staging() []byte { return k.plain(keyStaging) }
 

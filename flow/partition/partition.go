@@ -58,6 +58,7 @@ type view struct {
 	sizeStart   uint64        // where retention by size would start the log
 	notify      chan struct{} // closed when next grows; nil: nobody waits
 	expiring    bool          // there are identities or sessions that only time ends
+	importing   bool          // batches of an export are still to come
 	closed      bool
 	damaged     error // the segments cannot be used: segs is nil
 }
@@ -113,6 +114,8 @@ func (p *Partition) applyEntry(e log.Entry, en *entry, b log.Batch) (any, error)
 		}
 		st.sessions.end(en.session, b)
 		return res, nil
+	case entryImport:
+		return p.applyImport(e, en, b)
 	case entryTrim:
 		st.start = min(max(st.start, en.start), st.next)
 		st.sizes.trim(st.start)
@@ -133,6 +136,9 @@ func (p *Partition) applyEntry(e log.Entry, en *entry, b log.Batch) (any, error)
 // applyBatch decides about a batch, and stores what of it is new.
 func (p *Partition) applyBatch(e log.Entry, en *entry, b log.Batch) (*BatchResult, error) {
 	st, m := &p.st, &en.meta
+	if st.importing() {
+		return refusal(wire.KindUnavailable, CodeImporting, "the stream is being imported"), nil
+	}
 	if res := st.sessions.check(en.session, m.Seq, m.Count, m.PayloadCRC, st.stamp); res != nil {
 		return res, nil
 	}
@@ -216,7 +222,7 @@ func (p *Partition) stored(m *batch.Meta, segs *log.Segments) error {
 
 // Complete writes a batch to the segments again that a crash took from them.
 func (p *Partition) Complete(e log.Entry) error {
-	if len(e.Data) == 0 || entryKind(e.Data[0]) != entryBatch {
+	if len(e.Data) == 0 || entryKind(e.Data[0]) != entryBatch && entryKind(e.Data[0]) != entryImport {
 		return nil
 	}
 	raw, ok, err := p.cfg.Store.Get(p.keys.batch(e.Index))
@@ -252,7 +258,7 @@ func (p *Partition) publish() {
 	p.mu.Lock()
 	grown := p.st.next > p.v.next
 	p.v.next, p.v.start, p.v.stamp = p.st.next, p.st.start, p.st.stamp
-	p.v.spec = p.st.spec
+	p.v.spec, p.v.importing = p.st.spec, p.st.importing()
 	p.v.expiring = len(p.st.window.buckets) > 0 || len(p.st.sessions.open) > 0
 	if size := p.st.spec.RetentionBytes; size > 0 {
 		p.v.sizeStart = p.st.sizes.seek(size)

@@ -109,14 +109,14 @@ func (p *Partition) Wait(from uint64) <-chan struct{} {
 // identities and sessions can be forgotten, and some are still held. Safe for any goroutine.
 func (p *Partition) ClockDue(nowMS int64) bool {
 	v := p.snapshot()
-	return v.expiring && !v.closed && nowMS-v.stamp > max(v.spec.DedupeWindowMS+minuteMS, sessionIdleMS)
+	return v.expiring && !v.closed && !v.importing && nowMS-v.stamp > max(v.spec.DedupeWindowMS+minuteMS, sessionIdleMS)
 }
 
 // RetentionTrim is the start that the owner should propose at time nowMS (Unix), by age and by size, in whole batches. ok
 // is false when there is nothing to trim. Safe for any goroutine.
 func (p *Partition) RetentionTrim(nowMS int64) (start uint64, ok bool) {
 	v := p.snapshot()
-	if v.closed || v.damaged != nil || v.next == v.start {
+	if v.closed || v.importing || v.damaged != nil || v.next == v.start {
 		return v.start, false
 	}
 	start = v.start

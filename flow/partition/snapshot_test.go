@@ -358,6 +358,16 @@ func FuzzEntry(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(raw)
+	begin, err := EncodeImportBegin(nil, Import{Export: testExport, Base: 1, Start: 2, End: 9})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(begin)
+	en, err := decodeEntry(batchEntry(1, sessionA, 1, 5, rec{id: 1, value: "a"}).Data)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(EncodeImportBatch(nil, testExport, &en.meta, en.payload))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		if en, err := decodeEntry(in); err == nil && en.kind == 0 {
 			t.Error("an entry without a kind")

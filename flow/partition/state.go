@@ -19,6 +19,7 @@ type state struct {
 	// staged under the next numbers. They may differ between replicas, as may what window holds in memory.
 	dirGen   uint32
 	spec     Spec
+	imp      *Import // nil: it was never filled from an export; never changed
 	sessions sessions
 	window   window
 }
@@ -97,6 +98,9 @@ func (st *state) load(store log.Store, keys keyspace) error {
 		if err := st.sizes.decode(raw); err != nil {
 			return err
 		}
+	}
+	if err := st.loadImport(store, keys); err != nil {
+		return err
 	}
 	if err := st.sessions.load(store); err != nil {
 		return err
