@@ -17,6 +17,13 @@ func check(c Command) error {
 		return checkConfig(&c.Config)
 	case DeleteStream:
 		return CheckName(c.Name)
+	case BeginImport:
+		if c.Export == [16]byte{} {
+			return invalid("the import of stream %s names no export", c.Create.Name)
+		}
+		return checkCreate(&c.Create)
+	case EndImport:
+		return CheckName(c.Name)
 	}
 	return invalid("catalog command %T is not known", c)
 }

@@ -13,11 +13,13 @@ const (
 	EntryCreateStream EntryKind = 1
 	EntryUpdateStream EntryKind = 2
 	EntryDeleteStream EntryKind = 3
+	EntryBeginImport  EntryKind = 4 // since wire.Version2, as the next
+	EntryEndImport    EntryKind = 5
 )
 
 const entryVersion = 1
 
-// Command is one of CreateStream, UpdateStream and DeleteStream.
+// Command is one of CreateStream, UpdateStream, DeleteStream, BeginImport and EndImport.
 type Command interface{ kind() EntryKind }
 
 // CreateMode says what to do when the stream exists. The numbers are on disk: append only.
@@ -96,7 +98,7 @@ func Decode(data []byte) (Command, error) {
 	case EntryDeleteStream:
 		c, err = decodeBody[DeleteStream](data[2:])
 	default:
-		return nil, unknownEntry(data)
+		c, err = decodeImport(data)
 	}
 	if err != nil {
 		return nil, err

@@ -68,6 +68,10 @@ func (s *state) apply(c Command) (Result, *change) {
 		return s.update(&c)
 	case DeleteStream:
 		return s.drop(&c)
+	case BeginImport:
+		return s.beginImport(&c)
+	case EndImport:
+		return s.endImport(&c)
 	}
 	return refuse(invalid("catalog command %T is not known", c))
 }
@@ -83,6 +87,11 @@ func (s *state) create(c *CreateStream) (Result, *change) {
 	if cur := s.byName[c.Name]; cur != nil {
 		return createExisting(cur, c), nil
 	}
+	return s.make(c, Open, [16]byte{})
+}
+
+// make adds a stream whose name is free.
+func (s *state) make(c *CreateStream, ps PartitionState, export [16]byte) (Result, *change) {
 	if s.buried(c.ID) {
 		return refuse(wire.Errorf(wire.KindConflict, CodeDeleted,
 			"stream %s: incarnation %s was deleted; create the stream with a new one", c.Name, c.ID))
@@ -98,10 +107,10 @@ func (s *state) create(c *CreateStream) (Result, *change) {
 	st := &Stream{
 		Name: c.Name, ID: c.ID, Seed: c.Seed, Version: ch.version,
 		CreatedMS: ch.clockMS, UpdatedMS: ch.clockMS,
-		Config: c.Config, Partitions: slices.Clone(c.Partitions),
+		Config: c.Config, Partitions: slices.Clone(c.Partitions), Import: export,
 	}
 	for i := range st.Partitions {
-		st.Partitions[i].State = Open
+		st.Partitions[i].State = ps
 	}
 	s.add(st)
 	ch.put = st

@@ -12,6 +12,8 @@ type PartitionState uint8
 const (
 	Open   PartitionState = 1
 	Sealed PartitionState = 2 // a reshape closed it; its children go on
+	// Importing partitions are being filled from an export. Since wire.Version2.
+	Importing PartitionState = 3
 )
 
 func (s PartitionState) String() string {
@@ -20,6 +22,8 @@ func (s PartitionState) String() string {
 		return "open"
 	case Sealed:
 		return "sealed"
+	case Importing:
+		return "importing"
 	}
 	return "unknown"
 }
@@ -48,6 +52,8 @@ type Stream struct {
 	UpdatedMS  int64        `msgpack:"u"`
 	Config     StreamConfig `msgpack:"cf"`
 	Partitions []Partition  `msgpack:"p"` // the lineage, ascending by id
+	// Import is the export that the stream is being filled from, and zero once it is. Since wire.Version2.
+	Import [16]byte `msgpack:"im"`
 }
 
 // Partition returns the partition of that id.
@@ -60,7 +66,7 @@ func (s *Stream) Partition(p ring.PartitionID) (*Partition, bool) {
 	return nil, false
 }
 
-// For returns the open partition whose range holds hash h; nil where none is (it never happens in a valid lineage).
+// For returns the open partition whose range holds hash h; nil where none is (in a valid lineage only while it is imported).
 func (s *Stream) For(h uint64) *Partition {
 	for i := range s.Partitions {
 		if p := &s.Partitions[i]; p.State == Open && p.Range.Contains(h) {
