@@ -139,7 +139,7 @@ func TestEachOutsideLibraryHasItsImporter(t *testing.T) {
 // pure packages decide and do nothing else: everything they need is a parameter, so that a simulation can run them and a seed replays
 // them.
 var pure = []string{
-	"ring", "gossip/view", "flow/credit", "flow/batch", "flow/catalog", "transport/wire", "node/ops", "testnet/check", "testnet/orders",
+	"ring", "gossip/view", "flow/credit", "flow/batch", "flow/backup", "flow/catalog", "transport/wire", "node/ops", "testnet/check", "testnet/orders",
 }
 
 var impureImports = []string{
