@@ -34,6 +34,10 @@ type Gossip struct {
 	inbox   *inbox
 	notices *notices
 
+	// lookup resolves seed names; tune, when set, changes the library's configuration. For tests of names and of long cuts.
+	lookup lookup
+	tune   func(*memberlist.Config)
+
 	current atomic.Pointer[published]
 
 	mu      sync.Mutex
@@ -89,6 +93,7 @@ func New(cfg Config) (*Gossip, error) {
 		log:        logger,
 		net:        net,
 		keyring:    keyring,
+		lookup:     lookupIP,
 		self:       cfg.Self,
 		localCh:    make(chan struct{}, 1),
 		announceCh: make(chan struct{}, 1),

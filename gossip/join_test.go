@@ -2,14 +2,17 @@ package gossip
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/memberlist"
 	"github.com/skeinmesh/skein/gossip/view"
 	"github.com/skeinmesh/skein/ring"
 )
@@ -138,6 +141,106 @@ func TestCutMeshHealsUnaided(t *testing.T) {
 	})
 	cut.Store(false)
 	formed(t, nodes)
+}
+
+// probes counts the probes that a node had answered.
+type probes struct {
+	memberlist.PingDelegate
+	answered *atomic.Int64
+}
+
+func (p probes) NotifyPingComplete(n *memberlist.Node, rtt time.Duration, payload []byte) {
+	p.answered.Add(1)
+	p.PingDelegate.NotifyPingComplete(n, rtt, payload)
+}
+
+// TestPurgedPeersAreFoundAgainAfterALongCut: the library forgets the dead after a while and tells nobody of them any more. Here the
+// seed's name is gone, too, by the time of the cut.
+func TestPurgedPeersAreFoundAgainAfterALongCut(t *testing.T) {
+	var cut, gone atomic.Bool
+	var answered atomic.Int64
+	var nodes []*node
+	for i := range 3 {
+		c := fastConfig(fmt.Sprintf("n%d", i))
+		c.SuspicionMult = 2
+		c.ProbeInterval, c.ProbeTimeout = 20*time.Millisecond, 15*time.Millisecond
+		if i == 0 {
+			c.Self.Mesh = testMesh
+		} else {
+			_, port, _ := net.SplitHostPort(nodes[0].Addr())
+			c.Seeds = []string{"seed.example:" + port}
+		}
+		n := start(t, c, func(g *Gossip) {
+			g.lookup = func(_ context.Context, _, host string) ([]netip.Addr, error) {
+				if gone.Load() {
+					return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
+				}
+				return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
+			}
+			g.net.blocked = func(addr string) bool { return cut.Load() && (i == 2 || addr == nodes[2].Addr()) }
+			g.tune = func(lib *memberlist.Config) {
+				lib.GossipToTheDeadTime = time.Millisecond
+				lib.Ping = probes{lib.Ping, &answered}
+			}
+		})
+		nodes = append(nodes, n)
+	}
+	formed(t, nodes)
+	gone.Store(true)
+	cut.Store(true)
+	eventually(t, "both parts take each other for dead", func() bool {
+		return nodes[0].View().CountPresent() == 2 && nodes[1].View().CountPresent() == 2 && nodes[2].View().CountPresent() == 1
+	})
+	from := answered.Load() // the library clears its list at every turn of its probes: a turn is two probes at most here
+	eventually(t, "the library forgets the dead", func() bool { return answered.Load() >= from+20 })
+	cut.Store(false)
+	formed(t, nodes)
+}
+
+// TestSeedNameIsResolvedAgainForEver: a name may be unknown for long, and stand for another address later.
+func TestSeedNameIsResolvedAgainForEver(t *testing.T) {
+	ca := fastConfig("a")
+	ca.Self.Mesh = testMesh
+	a := start(t, ca)
+	_, port, _ := net.SplitHostPort(a.Addr())
+	var answer atomic.Pointer[netip.Addr] // nil: no such host
+	var asked atomic.Int64
+	c := fastConfig("b")
+	c.SuspicionMult = 2
+	c.Seeds = []string{"seed.example:" + port}
+	b := start(t, c, func(g *Gossip) {
+		g.lookup = func(_ context.Context, _, host string) ([]netip.Addr, error) {
+			asked.Add(1)
+			if ip := answer.Load(); ip != nil {
+				return []netip.Addr{*ip}, nil
+			}
+			return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
+		}
+	})
+	resolved := func(to string) {
+		if to != "" {
+			ip := netip.MustParseAddr(to)
+			answer.Store(&ip)
+		}
+		from := asked.Load()
+		eventually(t, "the name is resolved again and again", func() bool { return asked.Load() >= from+5 })
+	}
+	resolved("") // unknown
+	eventually(t, "one line", func() bool { return b.log.count("join address does not answer", "seed.example") == 1 })
+	resolved("127.0.0.77") // an address where nobody is
+	if n := b.log.count("level=WARN"); n != 1 {
+		t.Errorf("%d warnings", n)
+	}
+	resolved("127.0.0.1")
+	formed(t, []*node{a, b})
+
+	// The seed comes back at another address, and knows nobody.
+	c2 := a.cfg
+	a.stop()
+	c2.BindAddr, c2.AdvertiseAddr, c2.Registerer = "127.0.0.78:"+port, "", nil
+	a = start(t, c2)
+	resolved("127.0.0.78")
+	formed(t, []*node{a, b})
 }
 
 func TestTakenPortIsNamedWithItsKey(t *testing.T) {

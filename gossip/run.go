@@ -34,6 +34,9 @@ func (g *Gossip) libConfig(d *delegate) *memberlist.Config {
 	c.Keyring = g.keyring
 	c.Delegate, c.Events, c.Merge, c.Alive, c.Conflict, c.Ping = d, d, d, d, d, d
 	c.Logger = log.New(&libLog{g: g, d: d}, "", 0)
+	if g.tune != nil {
+		g.tune(c)
+	}
 	return c
 }
 

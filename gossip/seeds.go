@@ -145,7 +145,7 @@ func (j *joiner) due(ctx context.Context, members map[string]bool) []*try {
 	var tries []*try
 	seen := make(map[string]bool)
 	for _, s := range j.seeds {
-		addrs, err := Resolve(ctx, s.addr)
+		addrs, err := resolve(ctx, s.addr, j.g.lookup) // each time anew: names are given to other addresses
 		if err != nil {
 			if ctx.Err() == nil {
 				j.silent(s, err)
@@ -171,8 +171,19 @@ func (j *joiner) due(ctx context.Context, members map[string]bool) []*try {
 	return tries
 }
 
+// lookup is the addresses of a host name, as net.Resolver.LookupNetIP gives them.
+type lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)
+
 // Resolve lists the addresses behind host:port, as this package would join them.
 func Resolve(ctx context.Context, hostport string) ([]netip.AddrPort, error) {
+	return resolve(ctx, hostport, lookupIP)
+}
+
+func lookupIP(ctx context.Context, network, host string) ([]netip.Addr, error) {
+	return net.DefaultResolver.LookupNetIP(ctx, network, host)
+}
+
+func resolve(ctx context.Context, hostport string, ips lookup) ([]netip.AddrPort, error) {
 	host, port, err := splitHostPort(hostport)
 	if err != nil {
 		return nil, err
@@ -182,12 +193,12 @@ func Resolve(ctx context.Context, hostport string) ([]netip.AddrPort, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
-	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	found, err := ips(ctx, "ip", host)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]netip.AddrPort, 0, len(ips))
-	for _, ip := range ips[:min(len(ips), maxSeedAddrs)] {
+	out := make([]netip.AddrPort, 0, len(found))
+	for _, ip := range found[:min(len(found), maxSeedAddrs)] {
 		out = append(out, netip.AddrPortFrom(ip.Unmap(), uint16(port)))
 	}
 	return out, nil
