@@ -8,10 +8,9 @@ import (
 	"time"
 
 	"github.com/skeinmesh/skein/flow"
-	"github.com/skeinmesh/skein/flow/partition"
-	"github.com/skeinmesh/skein/flow/replica"
 	"github.com/skeinmesh/skein/gossip/view"
 	"github.com/skeinmesh/skein/node/api"
+	"github.com/skeinmesh/skein/node/ops"
 	"github.com/skeinmesh/skein/ring"
 )
 
@@ -35,7 +34,7 @@ const notJoined = "this node has not joined a mesh yet: no join address has take
 // Summary is the mesh on one screen.
 func (p meshPages) Summary(ctx context.Context) (api.MeshSummary, error) {
 	now := time.Now()
-	s := api.MeshSummary{View: p.head(now), Reasons: []string{}, Hottest: []api.PartitionLoad{}, UnderReplicated: []api.UnderReplicated{}}
+	s := api.MeshSummary{View: p.head(now), Reasons: []string{}, Notes: []string{}, Hottest: []api.PartitionLoad{}, UnderReplicated: []api.UnderReplicated{}}
 	for _, m := range p.n.gossip.View().Members() {
 		s.Nodes++
 		switch m.State {
@@ -48,6 +47,9 @@ func (p meshPages) Summary(ctx context.Context) (api.MeshSummary, error) {
 			continue
 		}
 		s.Members = append(s.Members, api.Staleness{Node: p.n.dir.Name(m.ID), StalenessMS: p.staleness(m, now)})
+		if note := p.note(m); note != "" {
+			s.Notes = append(s.Notes, note)
+		}
 	}
 	if p.n.mesh().IsZero() {
 		s.Reasons = append(s.Reasons, notJoined)
@@ -59,33 +61,120 @@ func (p meshPages) Summary(ctx context.Context) (api.MeshSummary, error) {
 		s.Reasons = append(s.Reasons, "the catalog does not answer: "+err.Error())
 	}
 	s.Streams = len(streams)
+	p.n.ops.reports.refresh(ctx)
+	w := p.n.world(now)
+	sum := summing{p: p, s: &s, w: w}
 	for i := range streams {
-		p.sumStream(&s, &streams[i])
+		sum.stream(&streams[i])
 	}
+	sum.catalog()
+	sum.end()
 	p.judge(&s)
 	return s, nil
 }
 
-// sumStream adds a stream's partitions to a summary.
-func (p meshPages) sumStream(s *api.MeshSummary, st *flow.StreamInfo) {
+// note says what a member is about that is no fault; "" when nothing.
+func (p meshPages) note(m view.Member) string {
+	name := p.n.dir.Name(m.ID)
+	switch {
+	case !m.Present():
+		return ""
+	case m.Draining() && m.Load.Partitions == 0:
+		return name + " is drained: it holds nothing"
+	case m.Draining():
+		return fmt.Sprintf("%s is draining: it holds %d copies and owns %d", name, m.Load.Partitions, m.Load.Owned)
+	case m.Flags&view.Leaving != 0:
+		return name + " is stopping"
+	case m.Cordoned():
+		return name + " is cordoned: it gets nothing new"
+	}
+	return ""
+}
+
+// summing adds partitions to a summary.
+type summing struct {
+	p     meshPages
+	s     *api.MeshSummary
+	w     ops.World
+	short int // partitions that lack copies, also those beyond the list
+	moves int
+	zones int // partitions whose copies could be spread over more zones
+}
+
+// maxUnderReplicated bounds the list in a summary.
+const maxUnderReplicated = 100
+
+func (m *summing) stream(st *flow.StreamInfo) {
 	for i := range st.Partitions {
 		pt := &st.Partitions[i]
-		s.Partitions++
-		if !p.present(pt.Owner) { // not known, or gone and no other one elected
-			s.Ownerless++
+		m.s.Partitions++
+		rep, known := m.p.n.overlay(pt)
+		if !m.p.present(pt.Owner) { // not known, or gone and no other one elected
+			m.s.Ownerless++
 		}
-		live := 0
-		for _, name := range pt.Replicas {
-			if p.present(name) {
-				live++
-			}
+		if known {
+			m.group(st.Name, pt.ID, rep)
+		} else {
+			m.unknown(st, pt)
 		}
-		if want := st.Config.Replicas; live < want && len(s.UnderReplicated) < 100 {
-			s.UnderReplicated = append(s.UnderReplicated, api.UnderReplicated{Stream: st.Name, Partition: pt.ID, Wanted: want, Live: live})
+		if rate := m.p.n.rates.of(pt.Group); rate > 0 {
+			m.s.Hottest = append(m.s.Hottest, api.PartitionLoad{Stream: st.Name, Partition: pt.ID, Owner: pt.Owner, BytesPerSecond: rate})
 		}
-		if rate := p.n.rates.of(pt.Group); rate > 0 {
-			s.Hottest = append(s.Hottest, api.PartitionLoad{Stream: st.Name, Partition: pt.ID, Owner: pt.Owner, BytesPerSecond: rate})
+	}
+}
+
+// group judges the copies of a group whose members are known.
+func (m *summing) group(stream string, p ring.PartitionID, rep ops.Report) {
+	if lack := m.w.Lack(rep); lack != "" {
+		m.lacks(api.UnderReplicated{Stream: stream, Partition: p, Wanted: rep.Want, Live: m.w.Live(rep), Reason: lack})
+	} else if m.w.Spreadable(rep) {
+		m.zones++
+	}
+	if !rep.MoveTo.IsZero() {
+		m.moves++
+	}
+}
+
+// unknown judges a partition of which only the definition is known: it names the founding members.
+func (m *summing) unknown(st *flow.StreamInfo, pt *flow.PartitionInfo) {
+	live := 0
+	for _, name := range pt.Replicas {
+		if m.p.present(name) {
+			live++
 		}
+	}
+	if want := st.Config.Replicas; live < want {
+		m.lacks(api.UnderReplicated{Stream: st.Name, Partition: pt.ID, Wanted: want, Live: live,
+			Reason: "its owner does not tell of its copies; of the founding ones so many are there"})
+	}
+}
+
+func (m *summing) lacks(u api.UnderReplicated) {
+	if m.short++; len(m.s.UnderReplicated) < maxUnderReplicated {
+		m.s.UnderReplicated = append(m.s.UnderReplicated, u)
+	}
+}
+
+// catalog adds the shards whose copies could be mended. That a mesh of one or two has fewer is told of its streams.
+func (m *summing) catalog() {
+	info := m.p.n.catalogInfo()
+	for i := range info.Partitions {
+		if rep, ok := m.p.n.overlay(&info.Partitions[i]); ok && m.w.Mendable(rep) {
+			m.group(catalogStream, info.Partitions[i].ID, rep)
+		}
+	}
+}
+
+func (m *summing) end() {
+	s := m.s
+	if m.short > 0 {
+		s.Reasons = append(s.Reasons, fmt.Sprintf("%d partitions have fewer live copies than wanted: %s", m.short, s.UnderReplicated[0].Reason))
+	}
+	if m.zones > 0 {
+		s.Notes = append(s.Notes, fmt.Sprintf("%d partitions have all copies in one zone, although another zone could hold one", m.zones))
+	}
+	if m.moves > 0 {
+		s.Notes = append(s.Notes, fmt.Sprintf("%d copies are moving", m.moves))
 	}
 	slices.SortFunc(s.Hottest, func(a, b api.PartitionLoad) int { return cmp.Compare(b.BytesPerSecond, a.BytesPerSecond) })
 	s.Hottest = s.Hottest[:min(len(s.Hottest), 10)]
@@ -105,9 +194,6 @@ func (p meshPages) judge(s *api.MeshSummary) {
 	}
 	if gone := s.Nodes - s.Alive - s.Suspect; gone > 0 {
 		s.Reasons = append(s.Reasons, fmt.Sprintf("dead nodes: %d of %d", gone, s.Nodes))
-	}
-	if n := len(s.UnderReplicated); n > 0 {
-		s.Reasons = append(s.Reasons, fmt.Sprintf("%d partitions have fewer live copies than wanted", n))
 	}
 	if ofTwo(p.n.gossip.View()) {
 		s.Reasons = append(s.Reasons, twoNodes)
@@ -137,12 +223,22 @@ func (p meshPages) Members(context.Context) (api.MeshMembers, error) {
 	now := time.Now()
 	out := api.MeshMembers{View: p.head(now), Members: []api.Member{}}
 	for _, m := range p.n.gossip.View().Members() {
-		out.Members = append(out.Members, api.Member{Node: p.n.dir.Name(m.ID), ID: m.ID, State: m.State.String(), Zone: m.Zone,
-			Weight: float64(m.Weight) / weightUnit, Version: m.Version, HTTP: m.HTTPAddr, QUIC: m.QUICAddr, Gossip: m.GossipAddr,
-			Cordoned: m.Cordoned(), Draining: m.Draining(), Fatigue: float64(m.Load.Fatigue), CPUPercent: float64(m.Load.CPUPercent),
-			MemPercent: float64(m.Load.MemPercent), Owned: int(m.Load.Owned), Replicas: int(m.Load.Partitions), StalenessMS: p.staleness(m, now)})
+		out.Members = append(out.Members, p.member(m, now))
 	}
 	return out, nil
+}
+
+func (p meshPages) member(m view.Member, now time.Time) api.Member {
+	out := api.Member{Node: p.n.dir.Name(m.ID), ID: m.ID, State: m.State.String(), Since: m.Since.UTC(), Zone: m.Zone,
+		Weight: float64(m.Weight) / weightUnit, Version: m.Version, HTTP: m.HTTPAddr, QUIC: m.QUICAddr, Gossip: m.GossipAddr,
+		Cordoned: m.Cordoned(), Draining: m.Draining(), Leaving: m.Flags&view.Leaving != 0,
+		Fatigue: float64(m.Load.Fatigue), CPUPercent: float64(m.Load.CPUPercent), MemPercent: float64(m.Load.MemPercent),
+		Owned: int(m.Load.Owned), Replicas: int(m.Load.Partitions), StalenessMS: p.staleness(m, now)}
+	if !m.Present() && m.State != view.StateUnknown {
+		at := m.Since.Add(p.n.cfg.Load().ReplaceAfter).UTC()
+		out.ReplacedAt = &at
+	}
+	return out
 }
 
 // Ring is the ring as this node computes it.
@@ -175,164 +271,4 @@ func (p meshPages) Ring(ctx context.Context) (api.MeshRing, error) {
 		out.Members = append(out.Members, share)
 	}
 	return out, nil
-}
-
-// Partitions lists the partitions of one stream or of all.
-func (p meshPages) Partitions(ctx context.Context, stream string) (api.MeshPartitions, error) {
-	now := time.Now()
-	out := api.MeshPartitions{View: p.head(now), Partitions: []api.MeshPartition{}, Members: []api.Staleness{}}
-	var streams []flow.StreamInfo
-	var err error
-	if stream == "" {
-		streams, err = p.n.broker.List(ctx)
-	} else {
-		var s flow.StreamInfo
-		s, err = p.n.broker.Get(ctx, stream)
-		streams = []flow.StreamInfo{s}
-	}
-	if err != nil {
-		return out, err
-	}
-	for _, m := range p.n.gossip.View().Members() {
-		out.Members = append(out.Members, api.Staleness{Node: p.n.dir.Name(m.ID), StalenessMS: p.staleness(m, now)})
-	}
-	r := p.n.dir.counted().Ring()
-	for i := range streams {
-		for j := range streams[i].Partitions {
-			out.Partitions = append(out.Partitions, p.page(r, &streams[i], &streams[i].Partitions[j], now))
-		}
-	}
-	return out, nil
-}
-
-func (p meshPages) page(r *ring.Ring, s *flow.StreamInfo, pt *flow.PartitionInfo, now time.Time) api.MeshPartition {
-	mp := api.MeshPartition{Stream: s.Name, Partition: pt.ID, Group: pt.Group, State: pt.State, Owner: pt.Owner, Term: pt.Term,
-		Replicas: pt.Replicas, BytesPerSecond: p.n.rates.of(pt.Group)}
-	var current []ring.NodeID
-	if g, ok := p.n.host.Group(pt.Group); ok {
-		mp.Replicas = nil
-		for _, m := range g.Status().Members {
-			current = append(current, m.Node)
-			if m.Learner {
-				mp.Learners = append(mp.Learners, p.n.dir.Name(m.Node))
-			} else {
-				mp.Replicas = append(mp.Replicas, p.n.dir.Name(m.Node))
-			}
-		}
-	}
-	for _, id := range r.Replicas(pt.Group, s.Config.Replicas, current) {
-		mp.Proposed = append(mp.Proposed, p.n.dir.Name(id))
-	}
-	if id, ok := r.Home(pt.Group); ok {
-		mp.Home = p.n.dir.Name(id)
-	}
-	if m, ok := p.n.gossip.View().ByName(pt.Owner); ok {
-		mp.StalenessMS = p.staleness(m, now)
-	}
-	return mp
-}
-
-// Readiness lists every condition for taking traffic.
-func (p meshPages) Readiness(context.Context) []api.Check {
-	var out []api.Check
-	check := func(name string, ok bool, detail string) {
-		if ok {
-			detail = ""
-		}
-		out = append(out, api.Check{Name: name, OK: ok, Detail: detail})
-	}
-	joined := !p.n.mesh().IsZero()
-	check("mesh", joined, notJoined)
-	recovered := false
-	select {
-	case <-p.n.host.Ready():
-		recovered = true
-	default:
-	}
-	check("recovery", recovered, "replicas on this node are still being recovered")
-	without := 0
-	for i := range catalogShards {
-		if !p.n.shardOwned(i) {
-			without++
-		}
-	}
-	check("catalog", joined && without == 0, fmt.Sprintf("%d of %d catalog shards have no known owner", without, catalogShards))
-	check("disk", !p.n.diskFull(), "the free-space reserve of data_dir is reached: publishes to partitions owned here are refused")
-	without = 0
-	for _, g := range p.n.host.Groups() {
-		if st := g.Status(); st.Kind == replica.KindPartition && !p.n.ownerKnown(st) {
-			without++
-		}
-	}
-	check("partitions", without == 0, fmt.Sprintf("%d partitions held here have no owner", without))
-	check("drain", !p.n.leaving.Load(), "this node is stopping")
-	return append(out, p.copies(), p.damage())
-}
-
-// damage tells which replicas here wait for bytes of others. It informs, as copies does: the node serves what is sound, and all else from
-// other nodes.
-func (p meshPages) damage() api.Check {
-	c := api.Check{Name: "damage", OK: true}
-	hurt := 0
-	for _, g := range p.n.host.Groups() {
-		st := g.Status()
-		if st.Damage == nil {
-			continue
-		}
-		if hurt++; hurt == 1 {
-			c.Detail = fmt.Sprintf("group %s: %v", st.Group, st.Damage)
-			if pt, ok := g.StateMachine().(*partition.Partition); ok {
-				spec := pt.Spec()
-				c.Detail = fmt.Sprintf("%s partition %d: %v", spec.Name, spec.Partition, st.Damage)
-			}
-		}
-	}
-	if hurt > 0 {
-		c.Detail = fmt.Sprintf("%d damaged replicas here vote, and wait for their bytes from other nodes: %s", hurt, c.Detail)
-	}
-	return c
-}
-
-// copies tells which partitions held here lack copies. It informs; it does not make the node unready, for that would take
-// working nodes out of service when one failed.
-func (p meshPages) copies() api.Check {
-	c := api.Check{Name: "copies", OK: true}
-	short := 0
-	for _, g := range p.n.host.Groups() {
-		pt, ok := g.StateMachine().(*partition.Partition)
-		if !ok {
-			continue
-		}
-		live := 0
-		for _, m := range g.Status().Members {
-			if p.n.dir.Alive(m.Node) {
-				live++
-			}
-		}
-		if spec := pt.Spec(); live < spec.Replicas {
-			if short++; short == 1 {
-				c.Detail = fmt.Sprintf("%s partition %d has %d of %d copies alive", spec.Name, spec.Partition, live, spec.Replicas)
-			}
-		}
-	}
-	if short > 1 {
-		c.Detail = fmt.Sprintf("%d partitions held here lack live copies, such as %s", short, c.Detail)
-	}
-	return c
-}
-
-// shardOwned reports whether a catalog shard has an owner that this node knows of.
-func (n *Node) shardOwned(i int) bool {
-	g := ring.CatalogGroup(n.mesh(), i)
-	if lg, ok := n.host.Group(g); ok {
-		return n.ownerKnown(lg.Status())
-	}
-	owner, _, ok := n.dir.Owner(g) // as it was heard last, and nobody takes it back when the owner dies
-	return ok && n.dir.Alive(owner)
-}
-
-// ownerKnown reports whether a replica here has an owner to follow. A voter forgets an owner that fell silent; a learner, which stands
-// for no election, remembers it for ever, so for learners gossip must know it as alive.
-func (n *Node) ownerKnown(st replica.Status) bool {
-	return !st.Owner.IsZero() && (st.Role != replica.RoleLearner || n.dir.Alive(st.Owner))
 }

@@ -329,7 +329,7 @@ func maxConnections() int {
 }
 
 func (n *Node) openServer() (err error) {
-	n.server, err = api.New(n.apiConfig(), api.Deps{Publisher: n.broker, Subscriber: n.broker, Streams: n.broker, Mesh: meshPages{n}, Ops: n.ops, Owner: n.broker.OwnerName,
+	n.server, err = api.New(n.apiConfig(), api.Deps{Publisher: n.broker, Subscriber: n.broker, Streams: streamPages{n.broker, n}, Mesh: meshPages{n}, Ops: n.ops, Owner: n.broker.OwnerName,
 		Budget: credit.NewBudget(max(n.cfg.Load().MemoryBudget/4, 1<<20)), Log: n.log, Registerer: n.registry, Gatherer: n.registry})
 	return err
 }

@@ -73,6 +73,25 @@ func (p *process) meshText(raw json.RawMessage) error {
 			_, err = fmt.Fprintf(p.out, "because     %s\n", r)
 		}
 	}
+	for _, n := range m.Notes {
+		if err == nil {
+			_, err = fmt.Fprintf(p.out, "note        %s\n", n)
+		}
+	}
+	if err != nil || len(m.UnderReplicated) == 0 {
+		return err
+	}
+	const most = 20
+	var rows [][]string
+	for _, u := range m.UnderReplicated[:min(len(m.UnderReplicated), most)] {
+		rows = append(rows, []string{u.Stream, fmt.Sprint(u.Partition), fmt.Sprintf("%d/%d", u.Live, u.Wanted), u.Reason})
+	}
+	if err := p.table("STREAM PARTITION COPIES LACKS", rows); err != nil {
+		return err
+	}
+	if more := len(m.UnderReplicated) - most; more > 0 {
+		_, err = fmt.Fprintf(p.out, "and more; skein mesh partitions lists all\n")
+	}
 	return err
 }
 
@@ -83,10 +102,25 @@ func (p *process) membersText(raw json.RawMessage) error {
 	}
 	var rows [][]string
 	for _, m := range ans.Members {
-		rows = append(rows, []string{m.Node, m.State, m.Zone, m.HTTP, fmt.Sprint(m.Owned), fmt.Sprint(m.Replicas),
+		rows = append(rows, []string{m.Node, memberState(m), m.Zone, m.HTTP, fmt.Sprint(m.Owned), fmt.Sprint(m.Replicas),
 			fmt.Sprintf("%.2f", m.Fatigue), (time.Duration(m.StalenessMS) * time.Millisecond).String()})
 	}
 	return p.table("NODE STATE ZONE HTTP OWNED REPLICAS FATIGUE HEARD-AGO", rows)
+}
+
+// memberState is a member's state, with what it is about.
+func memberState(m client.Member) string {
+	switch {
+	case m.ReplacedAt != nil && m.State != "alive" && m.State != "suspect":
+		return fmt.Sprintf("%s since %s, replaced at %s", m.State, m.Since.Local().Format(time.TimeOnly), m.ReplacedAt.Local().Format(time.TimeOnly))
+	case m.Leaving:
+		return m.State + ", stopping"
+	case m.Draining:
+		return m.State + ", draining"
+	case m.Cordoned:
+		return m.State + ", cordoned"
+	}
+	return m.State
 }
 
 func (p *process) ringText(raw json.RawMessage) error {
@@ -113,7 +147,20 @@ func (p *process) partitionsText(raw json.RawMessage) error {
 	var rows [][]string
 	for _, m := range ans.Partitions {
 		rows = append(rows, []string{m.Stream, fmt.Sprint(m.Partition), m.State, m.Owner, fmt.Sprint(m.Term),
-			strings.Join(m.Replicas, ","), strings.Join(m.Learners, ","), m.Home})
+			strings.Join(m.Replicas, ","), strings.Join(m.Learners, ","), fmt.Sprintf("%d/%d", m.Live, m.Wanted), m.Home, partitionNote(m)})
 	}
-	return p.table("STREAM PARTITION STATE OWNER TERM REPLICAS LEARNERS HOME", rows)
+	return p.table("STREAM PARTITION STATE OWNER TERM REPLICAS LEARNERS COPIES HOME NOTE", rows)
+}
+
+// partitionNote says what goes on with a partition's copies.
+func partitionNote(m client.MeshPartition) string {
+	switch {
+	case m.Move != nil && m.Move.Reason != "":
+		return fmt.Sprintf("moves from %s to %s, %s: %s", m.Move.From, m.Move.To, m.Move.Phase, m.Move.Reason)
+	case m.Move != nil:
+		return fmt.Sprintf("moves from %s to %s, %s", m.Move.From, m.Move.To, m.Move.Phase)
+	case m.Lack != "":
+		return m.Lack
+	}
+	return m.Waits
 }

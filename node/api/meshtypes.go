@@ -30,6 +30,8 @@ type MeshSummary struct {
 	Hottest []PartitionLoad `json:"hottest"`
 	// UnderReplicated are partitions with fewer live copies than wanted (at most 100).
 	UnderReplicated []UnderReplicated `json:"under_replicated"`
+	// Notes are what goes on and is no fault: nodes that drain or are cordoned, copies that move.
+	Notes []string `json:"notes"`
 	// Members tell how old what is known of each node is.
 	Members []Staleness `json:"members"`
 }
@@ -55,6 +57,7 @@ type UnderReplicated struct {
 	Partition ring.PartitionID `json:"partition"`
 	Wanted    int              `json:"wanted"`
 	Live      int              `json:"live"`
+	Reason    string           `json:"reason"` // what it lacks, and what is done about it
 }
 
 // MeshMembers lists the members that this node knows.
@@ -65,9 +68,12 @@ type MeshMembers struct {
 
 // Member is one node as the observer knows it.
 type Member struct {
-	Node        string            `json:"node"`
-	ID          ring.NodeID       `json:"id"`
-	State       string            `json:"state"` // alive | suspect | dead | left
+	Node  string      `json:"node"`
+	ID    ring.NodeID `json:"id"`
+	State string      `json:"state"` // alive | suspect | dead | left
+	Since time.Time   `json:"since"` // by the observer's clock
+	// ReplacedAt is when the copies of a node that is not there are made elsewhere; nil of one that is.
+	ReplacedAt  *time.Time        `json:"replaced_at,omitempty"`
 	Zone        string            `json:"zone,omitempty"`
 	Labels      map[string]string `json:"labels,omitempty"`
 	Weight      float64           `json:"weight"`
@@ -77,6 +83,7 @@ type Member struct {
 	Gossip      string            `json:"gossip,omitempty"`
 	Cordoned    bool              `json:"cordoned,omitempty"`
 	Draining    bool              `json:"draining,omitempty"`
+	Leaving     bool              `json:"leaving,omitempty"` // about to stop
 	Fatigue     float64           `json:"fatigue"`
 	CPUPercent  float64           `json:"cpu_percent"`
 	MemPercent  float64           `json:"memory_percent"`
@@ -113,19 +120,43 @@ type MeshPartitions struct {
 
 // MeshPartition is one partition, where it is and where the ring would have it.
 type MeshPartition struct {
-	Stream         string           `json:"stream"`
-	Partition      ring.PartitionID `json:"partition"`
-	Group          ring.GroupID     `json:"group"`
-	State          string           `json:"state"` // open | sealed | moving
-	Owner          string           `json:"owner,omitempty"`
-	Term           uint64           `json:"term,omitempty"`
-	Replicas       []string         `json:"replicas"`
-	Learners       []string         `json:"learners,omitempty"`
-	Home           string           `json:"home,omitempty"`     // what the ring proposes as owner
-	Proposed       []string         `json:"proposed,omitempty"` // and as replicas
-	Fatigue        float64          `json:"fatigue"`
-	BytesPerSecond float64          `json:"bytes_per_second"`
-	StalenessMS    int64            `json:"staleness_ms"` // of what is known about the owner
+	Stream    string           `json:"stream"`
+	Partition ring.PartitionID `json:"partition"`
+	Group     ring.GroupID     `json:"group"`
+	State     string           `json:"state"` // open | sealed | moving
+	Owner     string           `json:"owner,omitempty"`
+	Term      uint64           `json:"term,omitempty"`
+	Replicas  []string         `json:"replicas"`
+	Learners  []string         `json:"learners,omitempty"`
+	// MembersKnown: a replica here or the owner told of the members; else they are the founding ones.
+	MembersKnown bool `json:"members_known"`
+	Wanted       int  `json:"wanted"` // copies
+	Live         int  `json:"live"`   // copies that are there and caught up
+	// Lack says why copies are fewer than wanted, or lie badly; Waits what the owner waits for meanwhile.
+	Lack           string         `json:"lack,omitempty"`
+	Waits          string         `json:"waits,omitempty"`
+	CatchingUp     []CatchingUp   `json:"catching_up,omitempty"`
+	Move           *PartitionMove `json:"move,omitempty"`
+	Home           string         `json:"home,omitempty"`     // what the ring proposes as owner
+	Proposed       []string       `json:"proposed,omitempty"` // and as replicas
+	Fatigue        float64        `json:"fatigue"`
+	BytesPerSecond float64        `json:"bytes_per_second"`
+	StalenessMS    int64          `json:"staleness_ms"` // of what is known about the owner
+}
+
+// CatchingUp is a learner that has not all entries yet.
+type CatchingUp struct {
+	Node   string `json:"node"`
+	Match  uint64 `json:"match"` // its last index in the group's log, of Commit
+	Commit uint64 `json:"commit"`
+}
+
+// PartitionMove is a copy on its way from one node to another.
+type PartitionMove struct {
+	From   string `json:"from"`
+	To     string `json:"to"`
+	Phase  string `json:"phase"`
+	Reason string `json:"reason,omitempty"`
 }
 
 // Check is one condition of readiness.

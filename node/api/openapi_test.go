@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 	"sort"
 	"strings"
@@ -73,6 +74,23 @@ func TestOpenAPIMatchesTheRoutes(t *testing.T) {
 		sort.Strings(got)
 		if want := slices.Sorted(slices.Values(fields)); !slices.Equal(got, want) {
 			t.Errorf("schema %s: %v, want %v", schema, got, want)
+		}
+	}
+	for _, nested := range []struct {
+		schema, field string
+		v             any
+	}{{"MeshSummary", "under_replicated", UnderReplicated{}}, {"MeshMembers", "members", Member{}}, {"MeshPartitions", "partitions", MeshPartition{}},
+		{"MeshRing", "members", RingShare{}}} {
+		var list struct {
+			Items struct{ Properties map[string]any }
+		}
+		raw, err := json.Marshal(doc.Components.Schemas[nested.schema].Properties[nested.field])
+		if err != nil || json.Unmarshal(raw, &list) != nil {
+			t.Fatalf("%s.%s: %v", nested.schema, nested.field, err)
+		}
+		got, want := slices.Sorted(maps.Keys(list.Items.Properties)), slices.Sorted(slices.Values(jsonFields(nested.v)))
+		if !slices.Equal(got, want) {
+			t.Errorf("schema %s.%s: %v, want %v", nested.schema, nested.field, got, want)
 		}
 	}
 	for _, ref := range strings.Split(rec.Body.String(), `"$ref": "#/components/`)[1:] {

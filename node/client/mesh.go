@@ -27,23 +27,42 @@ type Mesh struct {
 	Streams    int      `json:"streams"`
 	Partitions int      `json:"partitions"`
 	Ownerless  int      `json:"ownerless"`
+	// UnderReplicated are partitions with fewer live copies than wanted, and why.
+	UnderReplicated []UnderReplicated `json:"under_replicated"`
+	// Notes are what goes on and is no fault.
+	Notes []string `json:"notes"`
+}
+
+// UnderReplicated is one partition that lacks copies.
+type UnderReplicated struct {
+	Stream    string `json:"stream"`
+	Partition uint32 `json:"partition"`
+	Wanted    int    `json:"wanted"`
+	Live      int    `json:"live"`
+	Reason    string `json:"reason"`
 }
 
 // Member is one node as the observer knows it.
 type Member struct {
-	Node        string  `json:"node"`
-	ID          string  `json:"id"`
-	State       string  `json:"state"`
-	Zone        string  `json:"zone"`
-	Weight      float64 `json:"weight"`
-	Version     string  `json:"version"`
-	HTTP        string  `json:"http"`
-	Fatigue     float64 `json:"fatigue"`
-	CPUPercent  float64 `json:"cpu_percent"`
-	MemPercent  float64 `json:"memory_percent"`
-	Owned       int     `json:"owned"`
-	Replicas    int     `json:"replicas"`
-	StalenessMS int64   `json:"staleness_ms"`
+	Node    string  `json:"node"`
+	ID      string  `json:"id"`
+	State   string  `json:"state"`
+	Zone    string  `json:"zone"`
+	Weight  float64 `json:"weight"`
+	Version string  `json:"version"`
+	HTTP    string  `json:"http"`
+	// Since is when the server in use began to believe State; ReplacedAt when the copies of a node that is not there are made elsewhere.
+	Since       time.Time  `json:"since"`
+	ReplacedAt  *time.Time `json:"replaced_at"`
+	Cordoned    bool       `json:"cordoned"`
+	Draining    bool       `json:"draining"`
+	Leaving     bool       `json:"leaving"`
+	Fatigue     float64    `json:"fatigue"`
+	CPUPercent  float64    `json:"cpu_percent"`
+	MemPercent  float64    `json:"memory_percent"`
+	Owned       int        `json:"owned"`
+	Replicas    int        `json:"replicas"`
+	StalenessMS int64      `json:"staleness_ms"`
 }
 
 // RingShare is what part of the ring one node has.
@@ -66,16 +85,25 @@ type Ring struct {
 
 // MeshPartition is one partition, where it is and where the ring would have it.
 type MeshPartition struct {
-	Stream         string   `json:"stream"`
-	Partition      uint32   `json:"partition"`
-	State          string   `json:"state"`
-	Owner          string   `json:"owner"`
-	Term           uint64   `json:"term"`
-	Replicas       []string `json:"replicas"`
-	Learners       []string `json:"learners"`
-	Home           string   `json:"home"`
-	Fatigue        float64  `json:"fatigue"`
-	BytesPerSecond float64  `json:"bytes_per_second"`
+	Stream     string   `json:"stream"`
+	Partition  uint32   `json:"partition"`
+	State      string   `json:"state"`
+	Owner      string   `json:"owner"`
+	Term       uint64   `json:"term"`
+	Replicas   []string `json:"replicas"`
+	Learners   []string `json:"learners"`
+	Wanted     int      `json:"wanted"` // copies
+	Live       int      `json:"live"`   // copies that are there and caught up
+	Lack       string   `json:"lack"`   // why they are fewer, or lie badly
+	Waits      string   `json:"waits"`
+	CatchingUp []struct {
+		Node          string
+		Match, Commit uint64
+	} `json:"catching_up"`
+	Move           *struct{ From, To, Phase, Reason string } `json:"move"`
+	Home           string                                    `json:"home"`
+	Fatigue        float64                                   `json:"fatigue"`
+	BytesPerSecond float64                                   `json:"bytes_per_second"`
 }
 
 // Mesh returns the summary of the server in use.

@@ -21,6 +21,8 @@ type Report struct {
 	MoveTo     ring.NodeID `msgpack:"mt"`
 	MovePhase  string      `msgpack:"mp,omitempty"`
 	MoveReason string      `msgpack:"mr,omitempty"`
+	// Waits is what the owner waits for before the copies are as wanted.
+	Waits string `msgpack:"ws,omitempty"`
 }
 
 // Copy is one copy of a group, as its owner knows it.
@@ -165,28 +167,60 @@ func (w World) nowhere(r Report) string {
 	return fmt.Sprintf("too few nodes: %d are there, %d copies are wanted", there, r.Want)
 }
 
-// OneZone says that all live copies of a group lie in one zone although a node elsewhere could have one; "" when not, or where nodes
-// have no zones.
+// Mendable reports whether a group lacks copies for another reason than that there are too few nodes.
+func (w World) Mendable(r Report) bool {
+	if w.Live(r) >= r.Want {
+		return false
+	}
+	for _, c := range r.Members {
+		if !w.Nodes[c.Node].Here || r.Behind(c) > 0 {
+			return true
+		}
+	}
+	return w.nowhere(r) == ""
+}
+
+// OneZone says that all live copies of a group lie in one zone; "" when not, or where nodes have no zones.
 func (w World) OneZone(r Report) string {
-	zone, copies := "", 0
+	zone, copies := w.zoneOf(r)
+	if copies < 2 || zone == "" {
+		return ""
+	}
+	if other := w.otherZone(zone); other != "" {
+		return fmt.Sprintf("all copies are in zone %s, and a node of zone %s could hold one", zone, other)
+	}
+	return fmt.Sprintf("all copies are in zone %s: no node in another zone takes one", zone)
+}
+
+// Spreadable reports whether all live copies of a group lie in one zone although a node elsewhere could hold one.
+func (w World) Spreadable(r Report) bool {
+	zone, copies := w.zoneOf(r)
+	return copies > 1 && zone != "" && w.otherZone(zone) != ""
+}
+
+// zoneOf is the one zone of all live copies, and how many they are; "" when they are in several.
+func (w World) zoneOf(r Report) (zone string, copies int) {
 	for _, c := range r.Members {
 		m := w.Nodes[c.Node]
 		if !m.Here {
 			continue
 		}
 		if copies > 0 && m.Zone != zone {
-			return ""
+			return "", 0
 		}
 		zone = m.Zone
 		copies++
 	}
-	if copies < 2 || zone == "" {
-		return ""
-	}
+	return zone, copies
+}
+
+// otherZone names a zone other than that one with a node that takes copies.
+func (w World) otherZone(zone string) string {
+	best := ""
 	for _, m := range w.Nodes {
-		if m.takes() && m.Zone != zone {
-			return fmt.Sprintf("all copies are in zone %s, and a node of zone %s could hold one", zone, m.Zone)
+		if m.takes() && m.Zone != zone && m.Zone != "" && (best == "" || m.Zone < best) {
+			best = m.Zone
 		}
 	}
-	return fmt.Sprintf("all copies are in zone %s: no node in another zone takes one", zone)
+	return best
 }
