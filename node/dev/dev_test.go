@@ -46,7 +46,7 @@ func fakeNode(mode string) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/readyz", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("/v1/mesh/members", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprint(w, `{"members":[{"state":"alive","owned":12,"replicas":12},{"state":"alive","replicas":8},{"state":"dead"}]}`)
+		fmt.Fprint(w, `{"members":[{"node":"node-0","state":"alive","owned":12,"replicas":12},{"node":"node-1","state":"alive","replicas":8},{"node":"node-2","state":"dead"}]}`)
 	})
 	mux.HandleFunc("/v1/streams", func(w http.ResponseWriter, _ *http.Request) { // that wants one copy
 		fmt.Fprint(w, `{"streams":[{"config":{"replicas":1},"partitions":[{},{},{},{}]}]}`)
@@ -223,5 +223,30 @@ func TestOptionsThatMakeNoSense(t *testing.T) {
 	}
 	if _, err := Start(Options{Nodes: 1, BasePort: -1, Binary: "/nonexistent/skein"}); err == nil {
 		t.Error("a binary that is not there was started")
+	}
+}
+
+// TestNodesComeLaterAndRetire: Wait waits for those that were started and did not retire.
+func TestNodesComeLaterAndRetire(t *testing.T) {
+	m := start(t, "works", Options{Nodes: 3, Later: 1})
+	wait(t, m)
+	if m.PID(2) != 0 {
+		t.Error("the last node was started at once")
+	}
+	if err := m.Restart(2); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if err := m.Wait(ctx); err == nil || !strings.Contains(err.Error(), "sees 2 of 3 nodes") {
+		t.Errorf("got %v", err)
+	}
+	if err := m.Kill(2); err != nil {
+		t.Fatal(err)
+	}
+	m.Retire(2)
+	wait(t, m)
+	if _, err := Start(Options{Nodes: 2, Later: 2, Binary: "/bin/false"}); err == nil {
+		t.Error("a mesh of none was started")
 	}
 }

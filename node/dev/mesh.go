@@ -21,6 +21,8 @@ import (
 type Options struct {
 	// Nodes is how many; default 3, at most 50.
 	Nodes int
+	// Later is how many of them, the last ones, Start leaves alone: Restart starts them, and makes them part of the mesh.
+	Later int
 	// BasePort: node i listens at BasePort + 10·i (HTTP), +1 (QUIC) and +2 (gossip). Default 8400; below 0: any free range.
 	BasePort int
 	// DataDir holds a directory and a log file for each node. Empty: a temporary one, removed by Stop.
@@ -44,8 +46,12 @@ type Mesh struct {
 	nodes     []*process
 	spawn     *spawner
 	exits     chan Exit
-	stopOnce  sync.Once
-	stopErr   error
+
+	mu   sync.Mutex
+	part []bool // which nodes Wait waits for
+
+	stopOnce sync.Once
+	stopErr  error
 }
 
 // Exit tells that a node ended by itself.
@@ -59,7 +65,7 @@ func Start(o Options) (*Mesh, error) {
 	if err := setDefaults(&o); err != nil {
 		return nil, err
 	}
-	m := &Mesh{o: o, exits: make(chan Exit, o.Nodes)}
+	m := &Mesh{o: o, exits: make(chan Exit, o.Nodes), part: make([]bool, o.Nodes)}
 	if err := m.prepare(); err != nil {
 		m.clean()
 		return nil, err
@@ -68,7 +74,7 @@ func Start(o Options) (*Mesh, error) {
 	for i := range o.Nodes {
 		m.nodes = append(m.nodes, &process{name: m.Name(i), log: m.LogPath(i)})
 	}
-	for i := range o.Nodes {
+	for i := range o.Nodes - o.Later {
 		if err := m.Restart(i); err != nil {
 			return nil, errors.Join(err, m.Stop())
 		}
@@ -82,6 +88,9 @@ func setDefaults(o *Options) error {
 	o.StopTimeout = cmp.Or(o.StopTimeout, 15*time.Second)
 	if o.Nodes < 1 || o.Nodes > 50 {
 		return fmt.Errorf("dev: %d nodes: 1 to 50 are possible", o.Nodes)
+	}
+	if o.Later < 0 || o.Later >= o.Nodes {
+		return fmt.Errorf("dev: %d of %d nodes later: at least one must start", o.Later, o.Nodes)
 	}
 	if o.BasePort > 65535-10*o.Nodes {
 		return fmt.Errorf("dev: base port %d leaves no room for %d nodes", o.BasePort, o.Nodes)
@@ -223,8 +232,9 @@ func (m *Mesh) others(i int) string {
 	return list
 }
 
-// Restart starts a node that is not running, with the data it has.
+// Restart starts a node that is not running, with the data it has. It is part of the mesh from then on.
 func (m *Mesh) Restart(i int) error {
+	m.setPart(i, true)
 	env := append(plainEnv(os.Environ()), m.o.Env...)
 	if m.o.NodeEnv != nil {
 		env = append(env, m.o.NodeEnv(i)...)
@@ -242,6 +252,27 @@ func (m *Mesh) Kill(i int) error { return m.nodes[i].end(syscall.SIGKILL, m.o.St
 
 // Shutdown ends a node with SIGTERM and returns when it is gone; it is killed where that takes longer than StopTimeout.
 func (m *Mesh) Shutdown(i int) error { return m.nodes[i].end(syscall.SIGTERM, m.o.StopTimeout) }
+
+// Retire takes a node out of what Wait waits for: one that is gone for good, or was drained.
+func (m *Mesh) Retire(i int) { m.setPart(i, false) }
+
+func (m *Mesh) setPart(i int, part bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.part[i] = part
+}
+
+// parts are the nodes that are part of the mesh.
+func (m *Mesh) parts() (out []int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, part := range m.part {
+		if part {
+			out = append(out, i)
+		}
+	}
+	return out
+}
 
 // Signal sends a signal that does not end the process (SIGSTOP, SIGCONT, SIGHUP).
 func (m *Mesh) Signal(i int, sig syscall.Signal) error { return m.nodes[i].signal(sig) }

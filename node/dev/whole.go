@@ -10,8 +10,9 @@ import (
 
 // whole says what is missing, or nil.
 func (m *Mesh) whole(ctx context.Context) error {
-	for i := range m.o.Nodes {
-		if err := m.nodeWhole(ctx, i); err != nil {
+	parts := m.parts()
+	for _, i := range parts {
+		if err := m.nodeWhole(ctx, i, parts); err != nil {
 			return fmt.Errorf("%s: %w", m.Name(i), err)
 		}
 	}
@@ -20,7 +21,7 @@ func (m *Mesh) whole(ctx context.Context) error {
 
 // nodeWhole: the node is ready, it sees all others, and the replica groups that somebody owns have as many replicas as they want and
 // the mesh has room for: then no single node is needed any more, but for streams that want one copy.
-func (m *Mesh) nodeWhole(ctx context.Context, i int) error {
+func (m *Mesh) nodeWhole(ctx context.Context, i int, parts []int) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	c, err := client.New(client.Config{Servers: []string{m.Address(i)}, GiveUpUnreachable: true})
@@ -39,18 +40,24 @@ func (m *Mesh) nodeWhole(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	alive, owned, replicas := 0, 0, 0
+	alive, owned, replicas := map[string]bool{}, 0, 0
 	for _, mb := range members {
 		if mb.State == "alive" {
-			alive++
+			alive[mb.Node] = true
 			owned += mb.Owned
 			replicas += mb.Replicas
 		}
 	}
-	if alive != m.o.Nodes {
-		return fmt.Errorf("sees %d of %d nodes", alive, m.o.Nodes)
+	seen := 0
+	for _, other := range parts {
+		if alive[m.Name(other)] {
+			seen++
+		}
 	}
-	if want := wantedReplicas(m.o.Nodes, owned, streams); owned == 0 || replicas < want {
+	if seen < len(parts) {
+		return fmt.Errorf("sees %d of %d nodes", seen, len(parts))
+	}
+	if want := wantedReplicas(len(parts), owned, streams); owned == 0 || replicas < want {
 		return fmt.Errorf("knows of %d of %d copies", replicas, want)
 	}
 	return nil
