@@ -138,7 +138,7 @@ func startMesh(t *testing.T, o dev.Options) *dev.Mesh {
 	return m
 }
 
-// ports gives out ranges for meshes of three: one after the other, since meshes of one run start at the same time, from a random place,
+// ports gives out ranges for meshes of six: one after the other, since meshes of one run start at the same time, from a random place,
 // since several runs may. The range ends below the ports that kernels hand out by themselves.
 var ports portRange
 
@@ -149,7 +149,7 @@ type portRange struct {
 
 func (p *portRange) next() int {
 	p.once.Do(func() { p.count.Store(rand.Int64N(72)) })
-	return 21000 + 40*int(p.count.Add(1)%72)
+	return 21000 + 60*int(p.count.Add(1)%72)
 }
 
 func dataDir(t *testing.T) string {
