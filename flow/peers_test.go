@@ -149,5 +149,5 @@ func (placement) Relief(ring.GroupID, []ring.NodeID) (from, to ring.NodeID, ok b
 	return from, to, false
 }
 func (placement) Share() (low, high int)                    { return 0, 1 << 30 }
-func (placement) Owned(ring.NodeID) (count, mean, high int) { return 0, 1, 2 }
+func (placement) Owned(ring.NodeID) (count, mean, high int) { return 0, 1 << 30, 1 << 30 }
 func (p placement) Alive(ring.NodeID) bool                  { return true }

@@ -242,6 +242,7 @@ func (n *Node) openHost() (err error) {
 	}
 	cfg.Sender, cfg.Caller, cfg.Placement = raftSender{n.peers}, n.peers, n.dir
 	cfg.WantReplicas = wantReplicas
+	cfg.OwnerHint = func(g ring.GroupID) ring.NodeID { owner, _, _ := n.dir.Owner(g); return owner }
 	cfg.PreferHome = n.cfg.Load().DynamicRebalanceEnabled
 	cfg.OutboxBytes = outboxBytes
 	// Two ticks a heartbeat: elections are spread twice as finely as owners speak, and quiet owners speak half as often.
@@ -289,6 +290,8 @@ func (n *Node) openBroker() (err error) {
 	n.peers.HandleRequest(wire.MethodFounding, n.handleFounding)
 	n.founder = newFounder(n)
 	n.peers.HandleRequest(wire.MethodMembers, n.founder.handleMembers)
+	n.peers.HandleRequest(wire.MethodRemoval, n.host.HandleRemoval)
+	n.peers.HandleRequest(wire.MethodReserve, n.host.HandleReserve)
 	n.peers.HandleStream(wire.MethodSnapshot, n.host.HandleSnapshot)
 	n.peers.HandleRequest(wire.MethodCatalog, n.broker.HandleCatalog)
 	n.peers.HandleRequest(wire.MethodPartition, n.broker.HandlePartition)

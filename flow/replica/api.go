@@ -157,10 +157,25 @@ type Status struct {
 	Match map[ring.ReplicaID]uint64
 	// Active tells which members answered within the last election timeout; only on the owner.
 	Active map[ring.ReplicaID]bool
+	// Want is how many copies the group wants, and Wanted where they should be, as of the owner's last look; only on the owner.
+	Want   int
+	Wanted []ring.NodeID
+	// Waits is what the owner waits for before the group's members are as wanted; only on the owner.
+	Waits Waits
+	// Move is the move under way; nil: none. Only on the owner.
+	Move *MoveStatus
 	// OwnerSeen is when this replica last heard from (or was) a working owner.
 	OwnerSeen time.Time
 	// Damage is why this replica neither leads nor serves, until it has the damaged bytes from another one; nil: it is sound.
 	Damage error
+
+	lastID ring.ReplicaID // the highest ever given out
+}
+
+// Waits says what keeps a group from the membership that it should have. Without a reason: nothing.
+type Waits struct {
+	Node   ring.NodeID // zero: no node in particular
+	Reason string
 }
 
 // Outcome is what became of a proposal.

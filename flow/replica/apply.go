@@ -133,9 +133,11 @@ func (g *Group) applyConf(data []byte) error {
 		}
 		g.st.lastID = max(g.st.lastID, id)
 	}
+	before := maps.Clone(nodes)
 	g.st.conf = g.rn.ApplyConfChange(&cc)
 	g.st.nodes = nodes
 	g.st.dropNodes()
+	g.noteGone(before)
 	g.confSeq++
 	g.log.Info("membership changed", "voters", g.st.conf.GetVoters(), "learners", g.st.conf.GetLearners(),
 		"outgoing", g.st.conf.GetVotersOutgoing())

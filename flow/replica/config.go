@@ -76,6 +76,15 @@ type Config struct {
 	// HomeAfter: default 30 s.
 	HomeAfter time.Duration
 
+	// MaxArrivals is how many replicas may be coming to this node at a time, whatever for; others come when these are there. Default 4.
+	MaxArrivals int
+	// MoveTimeout is how long a move may take before it is given up. Default 1 h.
+	MoveTimeout time.Duration
+	// AskAfter is how long a replica hears of no owner before it asks whether it is a member still. Default 10 s.
+	AskAfter time.Duration
+	// OwnerHint is who is believed to own a group, zero: nobody; nil: nobody knows. Safe for concurrent use, never blocks.
+	OwnerHint func(g ring.GroupID) ring.NodeID
+
 	// Logger: default discards.
 	Logger *slog.Logger
 	// Registerer takes the metrics; nil: they are kept but not registered.
@@ -93,6 +102,7 @@ func DefaultConfig() Config {
 		MailboxMessages: 4096, MailboxBytes: 16 << 20, OutboxBytes: 16 << 20,
 		CheckpointInterval: 10 * time.Second, CheckpointBytes: 32 << 20, MaxSnapshots: 2, MaxFetches: 4,
 		PlanTicks: 5, PreferHome: true, HomeAfter: 30 * time.Second,
+		MaxArrivals: 4, MoveTimeout: time.Hour, AskAfter: 10 * time.Second,
 	}
 }
 
@@ -129,5 +139,7 @@ func (c Config) Validate() error {
 	need(c.MaxSnapshots > 0 && c.MaxFetches > 0, "MaxSnapshots and MaxFetches must be above 0")
 	need(c.PlanTicks > 0, "PlanTicks must be above 0")
 	need(c.HomeAfter >= 0, "HomeAfter must not be negative")
+	need(c.MaxArrivals > 0, "MaxArrivals must be above 0")
+	need(c.MoveTimeout > 0 && c.AskAfter > 0, "MoveTimeout and AskAfter must be above 0")
 	return errors.Join(errs...)
 }

@@ -24,6 +24,7 @@ type Group struct {
 	inbox *inbox
 	sm    StateMachine
 
+	opened   time.Time
 	quit     chan struct{} // closed: stop
 	quitOnce sync.Once
 	done     chan struct{} // closed: the goroutine ended and the state machine is closed
@@ -115,8 +116,9 @@ func (g *Group) Done() <-chan struct{} { return g.done }
 func newGroup(h *Host, b Birth, gs log.GroupState, st state, sm StateMachine) (*Group, error) {
 	g := &Group{
 		h: h, id: b.Group, birth: b, inbox: newInbox(), sm: sm, st: st, hard: gs.HardState,
-		log:  h.log.With("group", b.Group.String(), "replica", uint64(b.Self)),
-		quit: make(chan struct{}), done: make(chan struct{}), syncSlot: make(chan struct{}, 1),
+		opened: time.Now(),
+		log:    h.log.With("group", b.Group.String(), "replica", uint64(b.Self)),
+		quit:   make(chan struct{}), done: make(chan struct{}), syncSlot: make(chan struct{}, 1),
 		heard: map[ring.ReplicaID]uint64{}, strangers: map[ring.ReplicaID]ring.NodeID{},
 		reads: map[uint64][]*readWait{}, snapIdle: map[uint64]uint64{}, snapOut: map[uint64]int{},
 		unfitUntil: map[ring.ReplicaID]uint64{},
@@ -469,6 +471,7 @@ func (g *Group) stop(err error) {
 	if g.role == raft.StateLeader {
 		g.h.metrics.owned.Dec()
 		g.sayOver()
+		g.h.owns.Add(-1)
 	}
 	g.failAll(left)
 	g.store.forget()

@@ -49,6 +49,14 @@ type Host struct {
 	closed bool
 	list   atomic.Pointer[[]*Group]
 
+	owns atomic.Int64 // groups owned here
+
+	movesMu sync.Mutex
+	grants  grants
+	carries map[ring.GroupID]carry
+	asked   map[ring.NodeID]time.Time // when each node was last asked for a balance move
+	handed  handedLately
+
 	randMu sync.Mutex
 	rand   *rand.Rand
 
@@ -67,7 +75,7 @@ func NewHost(cfg Config) (*Host, error) {
 		ready: make(chan struct{}), stopped: make(chan struct{}), fatal: make(chan error, 1),
 		snapSlots: make(chan struct{}, cfg.MaxSnapshots), snapRooms: make(chan struct{}, cfg.MaxFetches), checkpointDue: make(chan struct{}, 1),
 		groups: map[ring.GroupID]*Group{}, busy: map[ring.GroupID]chan struct{}{}, rand: cfg.Rand,
-		watchers: map[int]func(Status){}}
+		watchers: map[int]func(Status){}, carries: map[ring.GroupID]carry{}, asked: map[ring.NodeID]time.Time{}}
 	if h.log == nil {
 		h.log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}
@@ -121,6 +129,9 @@ func (h *Host) serve(ctx context.Context) error {
 	close(h.ready)
 	cctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	var asker sync.WaitGroup
+	asker.Go(func() { h.askFates(cctx) })
+	defer asker.Wait()
 	checked := make(chan error, 1)
 	go func() { checked <- h.checkpointer(cctx) }()
 	err := h.tickUntil(ctx, checked)
@@ -244,7 +255,27 @@ func (h *Host) HandleBirth(ctx context.Context, from ring.NodeID, body []byte) (
 	if !b.Empty || !slices.ContainsFunc(b.Members, func(m Member) bool { return m.Node == from }) {
 		return nil, wire.Errorf(wire.KindInvalid, "", "only a member of the group may name a learner, and only an empty one")
 	}
-	return nil, h.Create(ctx, b)
+	old, here := h.Group(b.Group)
+	if !here && h.arriving() >= h.cfg.MaxArrivals {
+		return nil, &wire.Error{Kind: wire.KindNoCredit, Code: wire.CodeOverloaded, Op: "create replica", RetryAfter: time.Second,
+			Detail: "other replicas are on their way here"}
+	}
+	if err = h.Create(ctx, b); wire.KindOf(err) == wire.KindConflict && here {
+		// What is here may have been removed from the group before this node heard of it.
+		h.askFate(ctx, old)
+		err = h.Create(ctx, b)
+	}
+	return nil, err
+}
+
+// arriving is how many replicas are on their way here. One that was named and then left alone does not count for ever.
+func (h *Host) arriving() (n int) {
+	for _, g := range h.Groups() {
+		if g.applied.Load() == 0 && (g.unsteady.Load() || time.Since(g.opened) < time.Minute) {
+			n++
+		}
+	}
+	return n
 }
 
 // OnOwnerChanged has fn called whenever a replica here changed its role, term, owner or readiness. fn is called from the

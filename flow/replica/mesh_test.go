@@ -36,6 +36,10 @@ type mesh struct {
 	drop  func(from, to int, e envelope) bool // sees every message that arrives; true: it does not
 	sink  bool                                // state machines keep nothing
 	fixed bool                                // no growth: Desired is what the group has
+
+	drained, lost, cordoned map[int]bool
+	balance                 bool // Relief and Share even out what nodes hold
+	owning                  func(n int) (count, mean, high int)
 }
 
 type node struct {
@@ -53,7 +57,8 @@ type node struct {
 }
 
 func newMesh(t testing.TB, n int, seed uint64) *mesh {
-	m := &mesh{t: t, rand: rand.New(rand.NewPCG(seed, 1)), cut: map[[2]int]bool{}, delay: 2 * time.Millisecond}
+	m := &mesh{t: t, rand: rand.New(rand.NewPCG(seed, 1)), cut: map[[2]int]bool{}, delay: 2 * time.Millisecond,
+		drained: map[int]bool{}, lost: map[int]bool{}, cordoned: map[int]bool{}}
 	for i := range n {
 		nd := &node{m: m, i: i, journal: newMemJournal(), store: newMemStore(), bulks: map[ring.GroupID]*bulk{}}
 		nd.id[0], nd.id[15] = 0xaa, byte(i+1)
@@ -245,10 +250,18 @@ func (m *mesh) dropping(fn func(from, to int, e envelope) bool) {
 
 func (n *node) Call(ctx context.Context, to ring.NodeID, _ wire.Class, m wire.Method, body []byte) ([]byte, error) {
 	d := n.reach(to)
-	if d == nil || m != wire.MethodBirth {
+	if d == nil {
 		return nil, wire.Errorf(wire.KindUnavailable, "", "unreachable")
 	}
-	return d.host.HandleBirth(ctx, n.id, body)
+	switch m {
+	case wire.MethodBirth:
+		return d.host.HandleBirth(ctx, n.id, body)
+	case wire.MethodRemoval:
+		return d.host.HandleRemoval(ctx, n.id, body)
+	case wire.MethodReserve:
+		return d.host.HandleReserve(ctx, n.id, body)
+	}
+	return nil, wire.Errorf(wire.KindInvalid, "", "unknown method %d", m)
 }
 
 func (n *node) Open(ctx context.Context, to ring.NodeID, _ wire.Class, m wire.Method, hello []byte) (wire.Stream, error) {
@@ -261,21 +274,28 @@ func (n *node) Open(ctx context.Context, to ring.NodeID, _ wire.Class, m wire.Me
 	return a, nil
 }
 
-// Desired: every node of the mesh, current members first.
+// Desired: every node of the mesh that may hold something, current members first.
 func (n *node) Desired(_ ring.GroupID, want int, current []ring.NodeID) []ring.NodeID {
-	out := slices.Clone(current)
 	if n.m.fixed {
-		return out
+		return slices.Clone(current)
 	}
 	n.m.mu.Lock()
 	defer n.m.mu.Unlock()
+	var out []ring.NodeID
+	for _, id := range current {
+		if d := n.m.find(id); !n.m.drained[d.i] && !n.m.lost[d.i] {
+			out = append(out, id)
+		}
+	}
 	for _, d := range n.m.nodes {
-		if d.up && !slices.Contains(out, d.id) {
+		if d.up && n.m.takesLocked(d.i) && !slices.Contains(out, d.id) {
 			out = append(out, d.id)
 		}
 	}
 	return out[:min(len(out), want)]
 }
+
+func (m *mesh) takesLocked(i int) bool { return !m.drained[i] && !m.lost[i] && !m.cordoned[i] }
 
 func (n *node) Alive(id ring.NodeID) bool {
 	n.m.mu.Lock()
@@ -284,13 +304,75 @@ func (n *node) Alive(id ring.NodeID) bool {
 	return d != nil && d.up
 }
 
-func (n *node) Takes(id ring.NodeID) bool { return n.Alive(id) }
-func (n *node) Leaving(ring.NodeID) bool  { return false }
-func (n *node) Relief(ring.GroupID, []ring.NodeID) (from, to ring.NodeID, ok bool) {
-	return from, to, false
+func (n *node) Takes(id ring.NodeID) bool {
+	n.m.mu.Lock()
+	defer n.m.mu.Unlock()
+	d := n.m.find(id)
+	return d != nil && d.up && n.m.takesLocked(d.i)
 }
-func (n *node) Share() (low, high int)                    { return 0, 1 << 30 }
-func (n *node) Owned(ring.NodeID) (count, mean, high int) { return 0, 1, 2 }
+
+func (n *node) Leaving(id ring.NodeID) bool {
+	n.m.mu.Lock()
+	defer n.m.mu.Unlock()
+	d := n.m.find(id)
+	return d != nil && n.m.drained[d.i]
+}
+
+// holding counts the replicas of each node that is up, and the mean.
+func (m *mesh) holding() (held []int, mean float64) {
+	total, up := 0, 0
+	for _, d := range m.nodes {
+		k := 0
+		if d.up {
+			k = len(d.host.Groups())
+			if m.takesLocked(d.i) {
+				up++
+			}
+		}
+		held, total = append(held, k), total+k
+	}
+	return held, float64(total) / float64(max(up, 1))
+}
+
+// Relief: from the fullest of current to the emptiest node, where they differ by two.
+func (n *node) Relief(_ ring.GroupID, current []ring.NodeID) (from, to ring.NodeID, ok bool) {
+	n.m.mu.Lock()
+	defer n.m.mu.Unlock()
+	if !n.m.balance {
+		return from, to, false
+	}
+	held, _ := n.m.holding()
+	most, least := -1, -1
+	for _, d := range n.m.nodes {
+		switch in := slices.Contains(current, d.id); {
+		case in && (most < 0 || held[d.i] > held[most]):
+			most = d.i
+		case !in && d.up && n.m.takesLocked(d.i) && (least < 0 || held[d.i] < held[least]):
+			least = d.i
+		}
+	}
+	if most < 0 || least < 0 || held[most]-held[least] < 2 {
+		return from, to, false
+	}
+	return n.m.nodes[most].id, n.m.nodes[least].id, true
+}
+
+func (n *node) Share() (low, high int) {
+	n.m.mu.Lock()
+	defer n.m.mu.Unlock()
+	if !n.m.balance {
+		return 0, 1 << 30
+	}
+	_, mean := n.m.holding()
+	return int(mean), int(mean + 0.999)
+}
+
+func (n *node) Owned(id ring.NodeID) (count, mean, high int) {
+	if n.m.owning == nil {
+		return 0, 1 << 30, 1 << 30
+	}
+	return n.m.owning(n.m.find(id).i)
+}
 
 // pipe is one end of a stream in memory.
 type pipe struct {

@@ -20,6 +20,8 @@ type metrics struct {
 	steps           *prometheus.CounterVec
 	resting         prometheus.Gauge
 	roused          *prometheus.CounterVec
+	moves           *prometheus.CounterVec
+	removed         prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -50,6 +52,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		snapshots:       vec("snapshots_total", "Snapshots of groups, by direction and result.", "result"),
 		checkpoints:     counter("checkpoints_total", "Rounds in which applied state was made durable outside the journal."),
 		checkpointFails: counter("checkpoint_failures_total", "Such rounds that failed; the node stops then."),
+		moves:           vec("moves_total", "Moves of replicas for balance or by an operator that owners here asked for, by what became of them.", "result"),
+		removed:         counter("replicas_removed_total", "Replicas removed here because their group has them no longer."),
 		steps:           vec("membership_steps_total", "Membership steps that owners here started, by kind.", "kind"),
 		resting:         gauge("resting_groups", "Replicas here that rest: nothing is to be done in them, and no heartbeat is sent for them."),
 		roused:          vec("roused_total", "Times that resting replicas woke up, by what woke them.", "reason"),
@@ -57,7 +61,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m.proposed = m.proposals.WithLabelValues("ok")
 	if reg != nil {
 		reg.MustRegister(m.groups, m.damaged, m.owned, m.elections, m.proposals, m.dropped, m.sent, m.applySeconds, m.appendSeconds,
-			m.appliedEntries, m.snapshots, m.checkpoints, m.checkpointFails, m.steps, m.resting, m.roused)
+			m.appliedEntries, m.snapshots, m.checkpoints, m.checkpointFails, m.steps, m.resting, m.roused, m.moves, m.removed)
 	}
 	return m
 }

@@ -15,18 +15,32 @@ const (
 	StepAddLearner          // Node gets a new, empty replica
 	StepPromote             // IDs become voters, all at once
 	StepTransfer            // ownership goes to IDs[0]
+	StepSwap                // IDs become voters, Demote learners and Remove goes, in one joint change
+	StepRemove              // Remove goes: learners that are not wanted any more
 )
 
 func (k StepKind) String() string {
-	return [...]string{"none", "add-learner", "promote", "transfer"}[k]
+	return [...]string{"none", "add-learner", "promote", "transfer", "swap", "remove"}[k]
 }
 
-// Step is what an owner should do next to its group, and why.
+// Step is what an owner should do next to its group, and why. Of StepNone the reason says what it waits for, and Node whom for; without
+// one the group is as wanted.
 type Step struct {
 	Kind   StepKind
 	Node   ring.NodeID
 	IDs    []ring.ReplicaID
+	Demote []ring.ReplicaID
+	Remove []ring.ReplicaID
+	Even   bool // a hand-over that evens out what nodes own
 	Reason string
+}
+
+// Content is true where nothing is to be done and nothing is waited for.
+func (s Step) Content() bool { return s.Kind == StepNone && s.Reason == "" }
+
+// Swap is a replica's way from one node to another.
+type Swap struct {
+	From, To ring.NodeID
 }
 
 // PlanMember is one member as the owner sees it.
@@ -36,6 +50,10 @@ type PlanMember struct {
 	Active      bool // answered within the last election timeout
 	Replicating bool // takes entries from the log: no snapshot is due or under way
 	Alive       bool // by gossip
+	Leaving     bool // its node hands away what it owns
+	Refused     bool // did not take the ownership over when it was offered a short while ago
+	// Owned, Mean and High are what Placement.Owned says of its node.
+	Owned, Mean, High int
 }
 
 // PlanInput is all that Plan looks at.
@@ -50,13 +68,17 @@ type PlanInput struct {
 	DesiredAlive []bool
 	// Want is how many copies the group wants.
 	Want int
+	// Move is a swap that both ends agreed to; nil: none.
+	Move *Swap
 	// LastStep is when the last step was started; no other is within Pause of it.
 	LastStep time.Time
 	Pause    time.Duration
-	// PreferHome and HomeAfter: hand over to the home once it was HomeFit without a break since HomeSince.
+	// PreferHome and HomeAfter: hand over to the home once it was HomeFit without a break since HomeSince. EvenOut allows that a node
+	// which owns too much hands over.
 	PreferHome bool
 	HomeAfter  time.Duration
 	HomeSince  time.Time // zero: not fit
+	EvenOut    bool
 }
 
 // caughtUp is how far behind the commit index a learner may be when it is promoted: what is in flight under load.
@@ -67,6 +89,9 @@ func (m PlanMember) Fit(commit uint64) bool {
 	return m.Active && m.Alive && m.Replicating && m.Match+caughtUp >= commit
 }
 
+// drains is true of a member whose node is there and to be emptied.
+func (m PlanMember) drains() bool { return m.Alive && m.Leaving }
+
 // TargetVoters is how many voters a group of so many copies has: an odd number, so two copies are one voter and one learner.
 func TargetVoters(copies int) int {
 	if copies%2 == 0 {
@@ -75,63 +100,330 @@ func TargetVoters(copies int) int {
 	return max(copies, 1)
 }
 
-// Plan says the one next step towards the wanted membership, or StepNone. Pure. It adds before it promotes, promotes
-// an even number at once so that the count of voters stays odd, and never removes.
+// Plan says the one next step towards the wanted membership, or StepNone. Pure.
+//
+// It adds before it removes. Voters change in one joint change, to an odd number, and only to a set of which a majority is fit, while no
+// fewer copies than before (or than wanted) remain. The owner is never removed: where its node is to go it hands over first. An even
+// number, two, is passed through only where the one node that holds the only voter hands over to the only one that is left.
 func Plan(now time.Time, in PlanInput) Step {
-	if in.Joint || in.Pending || now.Before(in.LastStep.Add(in.Pause)) {
-		return Step{}
+	switch {
+	case in.Joint, in.Pending:
+		return Step{Reason: "a change is under way"}
+	case now.Before(in.LastStep.Add(in.Pause)):
+		return Step{Reason: "a pause between two steps"}
 	}
-	copies := max(min(len(in.Desired), in.Want), 1)
-	var voters int
-	var ready []ring.ReplicaID
-	for _, m := range in.Members {
-		switch {
-		case !m.Learner:
-			voters++
-		case m.Fit(in.Commit) && slices.Contains(in.Desired, m.Node):
-			ready = append(ready, m.ID)
+	p := newPicture(in)
+	if s, ok := p.handOver(); ok {
+		return s
+	}
+	if p.self.Leaving && !p.going() {
+		return p.rest() // it stops: the next owner sees to the members
+	}
+	for _, rule := range []func() (Step, bool){p.changeVoters, p.dropLearner, p.addLearner} {
+		if s, ok := rule(); ok {
+			return s
 		}
 	}
-	if grow := TargetVoters(copies) - voters; grow > 0 {
-		n := min(grow, len(ready))
-		if (voters+n)%2 == 0 {
+	if s, ok := planOwner(now, in); ok {
+		return s
+	}
+	return p.rest()
+}
+
+// picture is the input with what follows from it at once.
+type picture struct {
+	PlanInput
+	self   PlanMember
+	voters int
+	// wanted nodes, the home first: Desired with the move.
+	wanted []ring.NodeID
+	// fit members on wanted nodes: the copies that there are if all others go.
+	fitWanted int
+	fitVoters int
+	short     bool // there are fewer nodes than copies wanted
+}
+
+func newPicture(in PlanInput) *picture {
+	in.Desired = in.Desired[:min(len(in.Desired), max(in.Want, 1))]
+	p := &picture{PlanInput: in, wanted: in.wanted(), short: len(in.Desired) < in.Want}
+	for _, m := range in.Members {
+		if m.ID == in.Self {
+			p.self = m
+		}
+		if !m.Learner {
+			p.voters++
+		}
+		if p.fit(m) && p.wants(m) {
+			p.fitWanted++
+		}
+		if p.fit(m) && !m.Learner {
+			p.fitVoters++
+		}
+	}
+	return p
+}
+
+// wanted is Desired, with the move's target in the place of its source. A move is void once its source is gone, or either end is as it
+// should be anyway.
+func (in PlanInput) wanted() []ring.NodeID {
+	if in.Move == nil || !holds(in.Members, in.Move.From) || slices.Contains(in.Desired, in.Move.To) {
+		return in.Desired
+	}
+	i := slices.Index(in.Desired, in.Move.From)
+	if i < 0 {
+		return in.Desired
+	}
+	return append(slices.Delete(slices.Clone(in.Desired), i, i+1), in.Move.To)
+}
+
+func (p *picture) fit(m PlanMember) bool   { return m.ID == p.Self || m.Fit(p.Commit) }
+func (p *picture) wants(m PlanMember) bool { return slices.Contains(p.wanted, m.Node) }
+
+// copies is how many the group shall have.
+func (p *picture) copies() int { return max(len(p.wanted), 1) }
+
+// going is true of an owner whose node is to hold the group no longer.
+func (p *picture) going() bool { return len(p.wanted) > 0 && !p.wants(p.self) }
+
+// handOver gives the ownership away where this node goes or stops.
+func (p *picture) handOver() (Step, bool) {
+	if !p.going() && !p.self.Leaving {
+		return Step{}, false
+	}
+	if to, ok := p.successor(); ok {
+		return Step{Kind: StepTransfer, IDs: []ring.ReplicaID{to.ID}, Node: to.Node, Reason: "this node hands away what it owns"}, true
+	}
+	return Step{}, false
+}
+
+// successor is who should own the group if not this replica: a fit voter that stays, in the order of Desired, one that owns less than
+// it may before one that does not.
+func (p *picture) successor() (best PlanMember, ok bool) {
+	rank := func(m PlanMember) (r int) {
+		if m.Refused {
+			r += 4
+		}
+		if m.Owned >= m.High {
+			r += 2
+		}
+		if !p.wants(m) {
+			r++ // it will have to hand over again
+		}
+		return r
+	}
+	place := func(m PlanMember) int {
+		if i := slices.Index(p.wanted, m.Node); i >= 0 {
+			return i
+		}
+		return len(p.wanted)
+	}
+	for _, m := range p.Members {
+		if m.ID == p.Self || m.Learner || m.Leaving || !p.fit(m) || (p.going() && !p.wants(m)) {
+			continue
+		}
+		if !ok || rank(m) < rank(best) || (rank(m) == rank(best) && place(m) < place(best)) {
+			best, ok = m, true
+		}
+	}
+	return best, ok
+}
+
+// changeVoters promotes, demotes and removes voters in one change.
+func (p *picture) changeVoters() (Step, bool) {
+	size := p.size()
+	pool := p.pool()
+	n := min(size, len(pool))
+	if n < size {
+		if n%2 == 0 {
 			n--
 		}
-		if n > 0 {
-			return Step{Kind: StepPromote, IDs: ready[:n], Reason: "learners have caught up and the group wants more voters"}
+		if n < p.voters {
+			return Step{}, false // what is to come in is not there yet
 		}
 	}
-	if len(in.Members) < copies {
-		for i, node := range in.Desired {
-			if !holds(in.Members, node) && in.DesiredAlive[i] {
-				return Step{Kind: StepAddLearner, Node: node, Reason: "the group wants more copies"}
+	chosen := pool[:n]
+	s := Step{Kind: StepPromote, Reason: "learners have caught up and the group wants more voters"}
+	fits := 0
+	for _, m := range chosen {
+		if p.fit(m) {
+			fits++
+		}
+		if m.Learner {
+			s.IDs = append(s.IDs, m.ID)
+		}
+	}
+	drained, doubtful := 0, 0 // of the voters that would go
+	for _, m := range p.Members {
+		if m.Learner || slices.ContainsFunc(chosen, func(c PlanMember) bool { return c.ID == m.ID }) {
+			continue
+		}
+		if p.wants(m) {
+			s.Demote = append(s.Demote, m.ID)
+			continue
+		}
+		s.Remove = append(s.Remove, m.ID)
+		switch {
+		case m.drains():
+			drained++
+		case m.Alive:
+			doubtful++
+		}
+	}
+	if len(s.Demote)+len(s.Remove) > 0 {
+		s.Kind, s.Reason = StepSwap, "voters that are not wanted any more go"
+		if len(s.IDs) > 0 {
+			s.Reason = "learners that have caught up take the places of voters that go"
+		}
+		if p.fitWanted < min(p.copies(), p.fitVoters) {
+			return Step{}, false // fewer copies than now
+		}
+		if p.short && (doubtful > 0 || (drained == 0 && n < 3)) {
+			// Nothing can come in its place. One that is gone stays where an answer would need one disk less; one that is there and does not
+			// drain stays anyway: the view may be that of a node which has not heard of all others yet.
+			return Step{}, false
+		}
+	}
+	if len(s.IDs)+len(s.Demote)+len(s.Remove) == 0 || fits <= n/2 {
+		return Step{}, false
+	}
+	return s, true
+}
+
+// size is how many voters the group shall have. An owner whose node goes keeps its place until another one can take over.
+func (p *picture) size() int {
+	size := TargetVoters(p.copies())
+	if size == 1 && p.going() {
+		size = 1 + min(2, p.copies())
+	}
+	return size
+}
+
+// pool lists who may be a voter, the best first: the owner, then the other voters that stay, those that are fit before those that are
+// not, then learners that have caught up. A voter that is away for a while is not replaced while its node is wanted.
+func (p *picture) pool() []PlanMember {
+	out := []PlanMember{p.self}
+	add := func(ok func(m PlanMember) bool) {
+		for _, node := range p.wanted {
+			for _, m := range p.Members {
+				if m.Node == node && m.ID != p.Self && ok(m) {
+					out = append(out, m)
+				}
 			}
 		}
 	}
-	return planHome(now, in)
+	add(func(m PlanMember) bool { return !m.Learner && p.fit(m) })
+	add(func(m PlanMember) bool { return !m.Learner && !p.fit(m) })
+	add(func(m PlanMember) bool { return m.Learner && p.fit(m) })
+	return out
+}
+
+// dropLearner removes learners that are not wanted once the wanted copies are there, and at once those that have nothing. One on a dead
+// node that no other can replace stays: it may come back with what it has.
+func (p *picture) dropLearner() (Step, bool) {
+	s := Step{Kind: StepRemove, Reason: "learners that are not wanted any more go"}
+	for _, m := range p.Members {
+		if !m.Learner || m.ID == p.Self || p.wants(m) || (p.short && !m.drains()) {
+			continue
+		}
+		if p.fitWanted >= p.copies() || m.Match == 0 {
+			s.Remove = append(s.Remove, m.ID)
+		}
+	}
+	return s, len(s.Remove) > 0
+}
+
+func (p *picture) addLearner() (Step, bool) {
+	for _, node := range p.wanted {
+		if !holds(p.Members, node) && p.alive(node) {
+			return Step{Kind: StepAddLearner, Node: node, Reason: "the group wants a copy there"}, true
+		}
+	}
+	return Step{}, false
+}
+
+func (p *picture) alive(n ring.NodeID) bool {
+	i := slices.Index(p.Desired, n)
+	return i < 0 || p.DesiredAlive[i] // a move's target is alive, or the move is given up
+}
+
+// rest says what is waited for.
+func (p *picture) rest() Step {
+	for _, node := range p.wanted {
+		if !holds(p.Members, node) {
+			return Step{Node: node, Reason: "the node that should hold a copy is away"}
+		}
+	}
+	for _, m := range p.Members {
+		if p.wants(m) && !p.fit(m) {
+			if m.Alive && m.Learner {
+				return Step{Node: m.Node, Reason: "the learner there is catching up"}
+			}
+			return Step{Node: m.Node, Reason: "the copy there is behind, or its node is away"}
+		}
+	}
+	for _, m := range p.Members {
+		switch {
+		case p.wants(m):
+		case m.Alive && m.ID == p.Self:
+			return Step{Node: m.Node, Reason: "no other copy can take the ownership over yet"}
+		case m.Alive:
+			return Step{Node: m.Node, Reason: "the copy there cannot go: too few others would be left"}
+		default:
+			return Step{Node: m.Node, Reason: "no node can replace the copy of the node that is gone"}
+		}
+	}
+	if p.self.Leaving {
+		return Step{Node: p.self.Node, Reason: "no other copy can take the ownership over"}
+	}
+	return Step{}
 }
 
 func holds(ms []PlanMember, n ring.NodeID) bool {
 	return slices.ContainsFunc(ms, func(m PlanMember) bool { return m.Node == n })
 }
 
-// Home is the voter on the first desired node, if there is one other than self and it is fit to take over.
+// Home is the voter on the first desired node, if there is one other than self, fit to take over and with room for one more.
 func (in PlanInput) Home() (ring.ReplicaID, bool) {
 	if len(in.Desired) == 0 {
 		return 0, false
 	}
 	for _, m := range in.Members {
-		if m.Node == in.Desired[0] && !m.Learner && m.ID != in.Self && m.Fit(in.Commit) {
+		if m.Node == in.Desired[0] && !m.Learner && m.ID != in.Self && m.Fit(in.Commit) && !m.Leaving && m.Owned < m.High {
 			return m.ID, true
 		}
 	}
 	return 0, false
 }
 
-func planHome(now time.Time, in PlanInput) Step {
-	home, ok := in.Home()
-	if !ok || !in.PreferHome || in.HomeSince.IsZero() || now.Sub(in.HomeSince) < in.HomeAfter {
-		return Step{}
+// planOwner hands over to the home, or away from a node that owns too much. The two do not undo each other: the home takes only up to
+// the bound from which on a node hands over, and who is handed a group for balance comes to the mean at most.
+func planOwner(now time.Time, in PlanInput) (Step, bool) {
+	if !in.PreferHome || in.Move != nil {
+		return Step{}, false
 	}
-	return Step{Kind: StepTransfer, IDs: []ring.ReplicaID{home}, Reason: "the group's home has been fit for long enough"}
+	if to, ok := in.lighter(); ok && in.EvenOut {
+		return Step{Kind: StepTransfer, IDs: []ring.ReplicaID{to.ID}, Node: to.Node, Even: true, Reason: "this node owns more than its share, and that one less"}, true
+	}
+	home, ok := in.Home()
+	if !ok || in.HomeSince.IsZero() || now.Sub(in.HomeSince) < in.HomeAfter {
+		return Step{}, false
+	}
+	return Step{Kind: StepTransfer, IDs: []ring.ReplicaID{home}, Node: in.Desired[0], Reason: "the group's home has been fit for long enough"}, true
+}
+
+// lighter is the fit voter whose node owns the least, if this node owns more than it should and that one less than the mean.
+func (in PlanInput) lighter() (best PlanMember, ok bool) {
+	i := slices.IndexFunc(in.Members, func(m PlanMember) bool { return m.ID == in.Self })
+	if i < 0 || in.Members[i].Owned <= in.Members[i].High {
+		return best, false
+	}
+	for _, m := range in.Members {
+		if m.ID == in.Self || m.Learner || m.Leaving || m.Refused || !m.Fit(in.Commit) || m.Owned >= m.Mean || m.Owned+1 >= in.Members[i].Owned {
+			continue
+		}
+		if !ok || m.Owned < best.Owned {
+			best, ok = m, true
+		}
+	}
+	return best, ok
 }

@@ -31,10 +31,13 @@ func (g *Group) settle() {
 	g.role, g.term, g.lead = role, term, lead
 	if lost {
 		g.h.metrics.owned.Dec()
+		g.h.owns.Add(-1)
+		g.lostOwnership()
 		g.failProposals()
 	}
 	if won {
 		g.h.metrics.owned.Inc()
+		g.h.owns.Add(1)
 		g.h.metrics.elections.Inc()
 		g.campaigns = 0
 		g.plan.reset()
@@ -62,7 +65,7 @@ func (g *Group) settle() {
 func (g *Group) publish() {
 	g.statusAt = g.ticks
 	s := &Status{Group: g.id, Kind: g.birth.Kind, Spec: g.birth.Spec, Self: g.birth.Self, Term: g.term,
-		Members: g.st.members(), Ready: g.isReady, Damage: g.mend.why}
+		Members: g.st.members(), Ready: g.isReady, Damage: g.mend.why, lastID: g.st.lastID}
 	s.Owner, _ = g.nodeOf(g.lead)
 	switch g.role {
 	case raft.StateLeader:
@@ -72,6 +75,7 @@ func (g *Group) publish() {
 		for _, p := range g.progress {
 			s.Match[p.id], s.Active[p.id] = p.match, g.active(p.id)
 		}
+		s.Want, s.Wanted, s.Waits, s.Move = g.plan.want, g.plan.wanted, Waits{g.plan.waits.Node, g.plan.waits.Reason}, g.moveStatus()
 	case raft.StateCandidate, raft.StatePreCandidate:
 		s.Role = RoleCandidate
 	default:

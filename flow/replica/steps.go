@@ -2,6 +2,7 @@ package replica
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/skeinmesh/skein/ring"
@@ -25,16 +26,39 @@ type planState struct {
 	lastStep  time.Time
 	homeSince time.Time
 	failures  uint64
+
+	handing ring.ReplicaID            // who was offered the ownership; 0: nobody
+	refused map[ring.ReplicaID]uint64 // who did not take it, until which tick
+	move    *move
+	wanted  []ring.NodeID // where copies should be, as of the last look
+	want    int
+	waits   Step // what the last look found to wait for
+
+	gone     []Member // removed, and not told yet
+	telling  bool
+	tellNext uint64
 }
 
-// reset forgets the tenure's doings.
+// reset forgets the doings of an earlier tenure.
 func (p *planState) reset() {
 	p.pending, p.failures, p.homeSince, p.next, p.confIndex, p.content = false, 0, time.Time{}, 0, 0, false
+	p.handing, p.refused, p.move, p.wanted, p.waits = 0, nil, nil, nil, Step{}
+}
+
+// lostOwnership ends what only an owner may be about. The next owner knows of a move if it was handed the group for it.
+func (g *Group) lostOwnership() {
+	if m := g.plan.move; m != nil && !m.told {
+		g.endMove("the ownership was lost")
+	}
+	g.plan.move = nil
 }
 
 // stepTimeout is how many looks a step may stay without effect before the owner tries again. One that is in the log and not applied yet
 // still has its effect to come, however long the disk takes.
 const stepTimeout = 40
+
+// refusedTicks is for how long a member that did not take the ownership over is not asked again before others.
+const refusedTicks = 100
 
 // noteConf notes where the log holds a configuration change.
 func (p *planState) noteConf(es []*pb.Entry) {
@@ -52,44 +76,102 @@ func (g *Group) planTick() {
 		return
 	}
 	p.next = g.ticks + p.every + g.h.jitter(p.every)
-	if p.pending && (g.confSeq != p.confAt || (g.ticks > p.pendingAt+stepTimeout*p.every && g.st.applied.Index >= p.confIndex)) {
-		p.pending = false
-	}
+	g.settleStep()
 	now := time.Now()
+	g.tellGone()
+	g.tendMove(now)
 	in := g.planInput(now)
 	step := Plan(now, in)
-	p.content = step.Kind == StepNone && !in.Joint && !in.Pending
-	if step.Kind == StepNone {
-		if !in.Joint && !in.Pending && len(in.Members) >= min(len(in.Desired), in.Want) {
-			p.next += 3 * p.every // content: look less often
-		}
+	p.wanted, p.want, p.waits = in.wanted(), in.Want, Step{}
+	if step.Kind != StepNone {
+		p.content = false
+		g.perform(now, step)
 		return
 	}
-	g.log.Info("membership step", "step", step.Kind.String(), "to", step.Node.String(), "ids", step.IDs, "reason", step.Reason)
+	p.waits = step
+	if step.Content() {
+		p.failures = 0
+		if p.move == nil {
+			g.relieve(now, in)
+		}
+	}
+	p.content = !in.Joint && !in.Pending && p.move == nil && !p.telling
+	if p.content && step.Content() {
+		p.next += 3 * p.every // look less often
+	}
+}
+
+// settleStep sees what became of the last step.
+func (g *Group) settleStep() {
+	p := &g.plan
+	if p.handing != 0 && g.rn.BasicStatus().LeadTransferee == raft.None {
+		g.log.Info("the ownership was not taken over", "replica", uint64(p.handing))
+		if p.refused == nil {
+			p.refused = map[ring.ReplicaID]uint64{}
+		}
+		p.refused[p.handing] = g.ticks + refusedTicks
+		p.handing, p.pending = 0, false
+	}
+	switch {
+	case !p.pending || p.handing != 0:
+	case g.confSeq != p.confAt:
+		p.pending, p.failures = false, 0
+	case g.ticks > p.pendingAt+stepTimeout*p.every && g.st.applied.Index >= p.confIndex:
+		g.log.Info("a membership step had no effect")
+		g.stepFailed()
+	}
+}
+
+// agreedMove is the move that both ends agreed to, as Plan sees it.
+func (g *Group) agreedMove() *Swap {
+	if m := g.plan.move; m != nil && m.granted {
+		return &m.Swap
+	}
+	return nil
+}
+
+// perform starts a step.
+func (g *Group) perform(now time.Time, step Step) {
+	p := &g.plan
+	g.log.Info("membership step", "step", step.Kind.String(), "to", step.Node.String(), "ids", step.IDs, "demote", step.Demote,
+		"remove", step.Remove, "reason", step.Reason)
 	g.h.metrics.steps.WithLabelValues(step.Kind.String()).Inc()
 	p.pending, p.pendingAt, p.confAt, p.lastStep = true, g.ticks, g.confSeq, now
 	switch step.Kind {
 	case StepAddLearner:
 		g.addLearner(step.Node)
-	case StepPromote:
-		g.promote(step.IDs)
 	case StepTransfer:
-		p.homeSince = time.Time{}
-		g.rn.TransferLeader(uint64(step.IDs[0]))
-		p.pending = false
+		if m := p.move; m != nil && m.granted && !m.told {
+			g.carryOn(m, step)
+			return
+		}
+		g.handTo(step)
+	default:
+		g.changeMembers(step)
 	}
 }
 
+// handTo offers the ownership to a voter. settleStep sees whether it is taken.
+func (g *Group) handTo(s Step) {
+	p := &g.plan
+	p.homeSince = time.Time{}
+	p.handing, p.pending = s.IDs[0], true
+	g.h.noteHanded(time.Now(), s.Node, s.Even)
+	g.rn.TransferLeader(uint64(s.IDs[0]))
+}
+
 func (g *Group) planInput(now time.Time) PlanInput {
+	p := &g.plan
 	members := g.st.members()
-	in := PlanInput{Self: g.birth.Self, Joint: len(g.st.conf.GetVotersOutgoing()) > 0, Pending: g.plan.pending,
-		Commit: g.commit.Load(), Want: g.h.want(g.birth, g.sm), LastStep: g.plan.lastStep,
-		PreferHome: g.h.cfg.PreferHome, HomeAfter: g.h.cfg.HomeAfter}
-	nodes := make([]ring.NodeID, len(members))
+	in := PlanInput{Self: g.birth.Self, Joint: len(g.st.conf.GetVotersOutgoing()) > 0, Pending: p.pending,
+		Commit: g.commit.Load(), Want: g.h.want(g.birth, g.sm), Move: g.agreedMove(), LastStep: p.lastStep,
+		PreferHome: g.h.cfg.PreferHome, HomeAfter: g.h.cfg.HomeAfter, EvenOut: g.h.mayEven(now)}
+	place := g.h.cfg.Placement
 	g.loadProgress()
-	for i, m := range members {
-		nodes[i] = m.Node
-		pm := PlanMember{Member: m, Active: g.active(m.ID), Alive: g.h.cfg.Placement.Alive(m.Node)}
+	for _, m := range members {
+		pm := PlanMember{Member: m, Active: g.active(m.ID), Alive: m.Node == g.h.cfg.Self || place.Alive(m.Node),
+			Leaving: place.Leaving(m.Node), Refused: g.ticks < p.refused[m.ID]}
+		pm.Owned, pm.Mean, pm.High = g.h.ownedBy(now, m.Node)
 		for _, pr := range g.progress {
 			if pr.id == m.ID {
 				pm.Match, pm.Replicating = pr.match, pr.replicating && !g.unfit(m.ID)
@@ -97,18 +179,39 @@ func (g *Group) planInput(now time.Time) PlanInput {
 		}
 		in.Members = append(in.Members, pm)
 	}
-	in.Desired = g.h.cfg.Placement.Desired(g.id, in.Want, nodes)
+	in.Desired = g.desired(in)
 	in.DesiredAlive = make([]bool, len(in.Desired))
 	for i, n := range in.Desired {
-		in.DesiredAlive[i] = n == g.h.cfg.Self || g.h.cfg.Placement.Alive(n)
+		in.DesiredAlive[i] = n == g.h.cfg.Self || place.Alive(n)
 	}
 	if _, ok := in.Home(); !ok {
-		g.plan.homeSince = time.Time{}
-	} else if g.plan.homeSince.IsZero() {
-		g.plan.homeSince = now
+		p.homeSince = time.Time{}
+	} else if p.homeSince.IsZero() {
+		p.homeSince = now
 	}
-	in.HomeSince = g.plan.homeSince
+	in.HomeSince = p.homeSince
 	return in
+}
+
+// desired asks where the copies should be. Voters that may stay are kept before learners, which are on their way in or out; the target
+// of a move is left out, for Plan puts it in the place of its source.
+func (g *Group) desired(in PlanInput) []ring.NodeID {
+	var voters, learners []ring.NodeID
+	for _, m := range in.Members {
+		switch {
+		case in.Move != nil && m.Node == in.Move.To && holds(in.Members, in.Move.From):
+		case m.Learner:
+			learners = append(learners, m.Node)
+		default:
+			voters = append(voters, m.Node)
+		}
+	}
+	first := g.h.cfg.Placement.Desired(g.id, in.Want, voters)
+	kept := slices.DeleteFunc(voters, func(n ring.NodeID) bool { return !slices.Contains(first, n) })
+	if len(learners) == 0 || len(kept) >= in.Want {
+		return first
+	}
+	return g.h.cfg.Placement.Desired(g.id, in.Want, append(kept, learners...))
 }
 
 // addLearner has the node create an empty replica, then names it in the configuration. Its id is never given out again by
@@ -127,6 +230,11 @@ func (g *Group) addLearner(node ring.NodeID) {
 			if g.term != term || g.role != raft.StateLeader || g.st.lastID >= id {
 				return
 			}
+			if wire.KindOf(err) == wire.KindNoCredit {
+				g.plan.pending = false // others come in there first
+				g.plan.next = g.ticks + g.plan.every + g.h.jitter(4*g.plan.every)
+				return
+			}
 			if err != nil {
 				g.log.Warn("the node did not create a replica", "peer", node.String(), "err", err)
 				g.stepFailed()
@@ -138,13 +246,20 @@ func (g *Group) addLearner(node ring.NodeID) {
 	})
 }
 
-func (g *Group) promote(ids []ring.ReplicaID) {
+// changeMembers promotes, demotes and removes in one change: more than one at a time go through a joint configuration, which needs a
+// majority of the old voters and one of the new.
+func (g *Group) changeMembers(s Step) {
 	cc := &pb.ConfChangeV2{}
-	if len(ids) > 1 {
-		cc.Transition = pb.ConfChangeTransitionJointImplicit.Enum()
+	for _, part := range []struct {
+		kind pb.ConfChangeType
+		ids  []ring.ReplicaID
+	}{{pb.ConfChangeAddNode, s.IDs}, {pb.ConfChangeAddLearnerNode, s.Demote}, {pb.ConfChangeRemoveNode, s.Remove}} {
+		for _, id := range part.ids {
+			cc.Changes = append(cc.Changes, &pb.ConfChangeSingle{Type: part.kind.Enum(), NodeId: new(uint64(id))})
+		}
 	}
-	for _, id := range ids {
-		cc.Changes = append(cc.Changes, &pb.ConfChangeSingle{Type: pb.ConfChangeAddNode.Enum(), NodeId: new(uint64(id))})
+	if len(cc.Changes) > 1 || len(s.Demote) > 0 {
+		cc.Transition = pb.ConfChangeTransitionJointImplicit.Enum()
 	}
 	g.changeConf(cc)
 }

@@ -1,0 +1,249 @@
+package replica
+
+import (
+	"context"
+	"encoding/binary"
+	"slices"
+	"time"
+
+	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/transport/wire"
+	"golang.org/x/sync/errgroup"
+)
+
+// removalOp is what a MethodRemoval request is about. The numbers travel between nodes: append only.
+type removalOp uint8
+
+const (
+	removalTold  removalOp = 1 // the replica on this node was removed from its group
+	removalAsked removalOp = 2 // is the replica of the asking node still a member?
+)
+
+// fate is the answer to removalAsked. The numbers travel between nodes: append only.
+type fate uint8
+
+const (
+	fateUnknown fate = 0 // this node cannot tell
+	fateMember  fate = 1 // as far as this node has applied
+	fateRemoved fate = 2 // for good: replica ids never come back
+)
+
+// removal is the body of a MethodRemoval request.
+type removal struct {
+	Op      removalOp
+	Group   ring.GroupID
+	Replica ring.ReplicaID
+}
+
+const removalVersion = 1
+
+func encodeRemoval(r removal) []byte {
+	out := append(make([]byte, 0, 32), removalVersion, byte(r.Op))
+	out = append(out, r.Group[:]...)
+	return binary.AppendUvarint(out, uint64(r.Replica))
+}
+
+func decodeRemoval(raw []byte) (removal, error) {
+	d := decoder{b: raw}
+	if d.byte() != removalVersion {
+		return removal{}, errMalformed
+	}
+	r := removal{Op: removalOp(d.byte()), Group: d.group(), Replica: ring.ReplicaID(d.uvarint())}
+	return r, d.done()
+}
+
+// HandleRemoval answers a MethodRemoval request. What it acts on and answers is always a quorum's word: a configuration that was applied,
+// so committed, without the replica. Since an id is never given out twice, that it is gone can never become untrue.
+func (h *Host) HandleRemoval(ctx context.Context, from ring.NodeID, body []byte) ([]byte, error) {
+	r, err := decodeRemoval(body)
+	if err != nil || r.Group.IsZero() || r.Replica == 0 {
+		return nil, wire.Errorf(wire.KindInvalid, "", "malformed removal")
+	}
+	switch r.Op {
+	case removalTold:
+		return nil, h.removeReplica(ctx, r.Group, r.Replica, from)
+	case removalAsked:
+		g, ok := h.Group(r.Group)
+		if !ok {
+			return []byte{byte(fateUnknown)}, nil
+		}
+		return []byte{byte(g.fateOf(r.Replica, from))}, nil
+	}
+	return nil, wire.Errorf(wire.KindInvalid, "", "unknown kind of removal %d", r.Op)
+}
+
+// fateOf says what became of a replica, as far as it is applied here.
+func (g *Group) fateOf(id ring.ReplicaID, node ring.NodeID) fate {
+	s := g.status.Load()
+	switch {
+	case g.applied.Load() == 0:
+		return fateUnknown // nothing is known yet but the record of birth
+	case slices.ContainsFunc(s.Members, func(m Member) bool { return m.ID == id && m.Node == node }):
+		return fateMember
+	case id <= s.lastID:
+		return fateRemoved
+	}
+	return fateUnknown
+}
+
+// removeReplica removes a replica that is a member no longer, and no other: a newer one may have been born here.
+func (h *Host) removeReplica(ctx context.Context, group ring.GroupID, id ring.ReplicaID, by ring.NodeID) error {
+	release, err := h.acquire(ctx, group)
+	if err != nil {
+		return err
+	}
+	defer release()
+	gs, known := h.cfg.Journal.Load(group)
+	if !known || gs.Birth == nil {
+		return nil
+	}
+	b, err := decodeBirth(gs.Birth)
+	if err != nil {
+		return wire.Errorf(wire.KindCorrupt, "", "group %s: birth record is damaged", group)
+	}
+	if b.Self != id {
+		return nil
+	}
+	if err := h.remove(group); err != nil {
+		return err
+	}
+	h.metrics.removed.Inc()
+	h.log.Info("replica was removed from its group; its data here is gone", "group", group.String(), "replica", uint64(id), "peer", by.String())
+	return nil
+}
+
+// maxGone bounds the removed replicas that are still to be told. Beyond it, and after a restart, those ask by themselves.
+const maxGone = 64
+
+// noteGone remembers the replicas that a change took out of the configuration.
+func (g *Group) noteGone(before map[ring.ReplicaID]ring.NodeID) {
+	for id, node := range before {
+		if _, in := g.st.nodes[id]; !in && id != g.birth.Self && len(g.plan.gone) < maxGone {
+			g.plan.gone = append(g.plan.gone, Member{ID: id, Node: node})
+		}
+	}
+}
+
+// tellGone tells removed replicas' nodes, until each has answered. Only the owner does.
+func (g *Group) tellGone() {
+	p := &g.plan
+	if p.telling || len(p.gone) == 0 || g.ticks < p.tellNext {
+		return
+	}
+	todo := slices.Clone(p.gone)
+	todo = slices.DeleteFunc(todo, func(m Member) bool { return !g.h.cfg.Placement.Alive(m.Node) && m.Node != g.h.cfg.Self })
+	p.tellNext = g.ticks + 4*p.every + g.h.jitter(4*p.every)
+	if len(todo) == 0 {
+		return
+	}
+	p.telling = true
+	g.spawn(func() {
+		var told []Member
+		for _, m := range todo {
+			ctx, cancel := context.WithTimeout(g.ctx, callTimeout)
+			_, err := g.h.cfg.Caller.Call(ctx, m.Node, wire.ClassControl, wire.MethodRemoval,
+				encodeRemoval(removal{Op: removalTold, Group: g.id, Replica: m.ID}))
+			cancel()
+			if err != nil {
+				g.log.Debug("a node was not told that its replica was removed", "peer", m.Node.String(), "err", err)
+				continue
+			}
+			told = append(told, m)
+		}
+		g.post(func() {
+			p.telling = false
+			p.gone = slices.DeleteFunc(p.gone, func(m Member) bool { return slices.Contains(told, m) })
+		})
+	})
+}
+
+// asking is what the host remembers of a replica that hears of no owner.
+type asking struct {
+	next time.Time
+	wait time.Duration
+}
+
+const (
+	lonelyLook = time.Second // between looks
+	askAtOnce  = 8
+	maxAskWait = time.Minute
+)
+
+// askFates looks for replicas here that hear of no owner, and asks the other members whether they are members still. One whose group has
+// no quorum asks in vain, less and less often.
+func (h *Host) askFates(ctx context.Context) {
+	t := time.NewTicker(lonelyLook)
+	defer t.Stop()
+	memory := map[ring.GroupID]asking{}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		now := time.Now()
+		known := make(map[ring.GroupID]asking, len(memory))
+		var work errgroup.Group
+		work.SetLimit(askAtOnce)
+		for _, g := range h.Groups() {
+			if !g.lonely(now) {
+				continue
+			}
+			a := memory[g.id]
+			if !now.Before(a.next) {
+				a.wait = min(max(2*a.wait, h.cfg.AskAfter), maxAskWait)
+				a.next = now.Add(a.wait/2 + time.Duration(h.jitter(uint64(a.wait/2))))
+				work.Go(func() error { h.askFate(ctx, g); return nil })
+			}
+			known[g.id] = a
+		}
+		_ = work.Wait() // the functions return no error
+		memory = known
+	}
+}
+
+// lonely is true of a replica that has heard of no owner for a while. A learner never looks for one by itself, so silence is enough.
+func (g *Group) lonely(now time.Time) bool {
+	s := g.Status()
+	if s.Role == RoleOwner || g.resting.Load() != nil || (!s.Owner.IsZero() && s.Role != RoleLearner) {
+		return false
+	}
+	seen := g.opened
+	if s.OwnerSeen.After(seen) {
+		seen = s.OwnerSeen
+	}
+	return now.Sub(seen) >= g.h.cfg.AskAfter
+}
+
+// askFate asks one after the other until one says that the replica was removed.
+func (h *Host) askFate(ctx context.Context, g *Group) {
+	s := g.Status()
+	var whom []ring.NodeID
+	add := func(n ring.NodeID) {
+		if !n.IsZero() && n != h.cfg.Self && !slices.Contains(whom, n) && h.cfg.Placement.Alive(n) {
+			whom = append(whom, n)
+		}
+	}
+	if h.cfg.OwnerHint != nil {
+		add(h.cfg.OwnerHint(g.id))
+	}
+	for _, m := range s.Members {
+		add(m.Node)
+	}
+	for _, m := range g.birth.Members {
+		add(m.Node)
+	}
+	for _, n := range whom {
+		cctx, cancel := context.WithTimeout(ctx, callTimeout)
+		raw, err := h.cfg.Caller.Call(cctx, n, wire.ClassControl, wire.MethodRemoval,
+			encodeRemoval(removal{Op: removalAsked, Group: g.id, Replica: g.birth.Self}))
+		cancel()
+		if err != nil || len(raw) != 1 || fate(raw[0]) != fateRemoved {
+			continue
+		}
+		if err := h.removeReplica(ctx, g.id, g.birth.Self, n); err != nil {
+			h.log.Warn("a removed replica cannot be removed here yet", "group", g.id.String(), "err", err)
+		}
+		return
+	}
+}
