@@ -185,7 +185,19 @@ func encodeMeta(id view.Identity) []byte {
 		return b
 	}
 	b = binary.AppendUvarint(b, uint64(id.Protocol))
-	return binary.AppendUvarint(b, uint64(id.Floor))
+	b = binary.AppendUvarint(b, uint64(id.Floor))
+	former := 0
+	for former < len(id.Former) && !id.Former[former].IsZero() {
+		former++
+	}
+	if former == 0 {
+		return b
+	}
+	b = append(b, byte(former))
+	for _, f := range id.Former[:former] {
+		b = append(b, f[:]...)
+	}
+	return b
 }
 
 // decodeMeta reads what encodeMeta wrote; ID and GossipAddr stay zero.
@@ -210,6 +222,11 @@ func decodeMeta(b []byte) (view.Identity, error) {
 	id.QUICAddr = r.string(maxAddr)
 	if len(r.buf) > 0 { // since version 2
 		id.Protocol, id.Floor = r.uint16(), r.uint16()
+	}
+	if len(r.buf) > 0 {
+		for i := range r.count(len(id.Former), len(ring.NodeID{})) {
+			id.Former[i] = r.id()
+		}
 	}
 	if r.err != nil {
 		return view.Identity{}, fmt.Errorf("announcement: %w", r.err)

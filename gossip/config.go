@@ -27,6 +27,9 @@ type Config struct {
 	// Seeds are host:port to join; a name with several addresses stands for all of them. They are resolved and tried again
 	// for as long as the node runs.
 	Seeds []string
+	// Remembered are gossip addresses of members of earlier runs. While this node is alone, some of them are tried beside the seeds, and
+	// nothing is said of those that do not answer.
+	Remembered []string
 	// Secret encrypts all gossip (16, 24 or 32 bytes: AES-128, -192, -256); empty means in the clear. Previous secrets are
 	// accepted from others, so that a secret can be rotated node by node.
 	Secret          []byte

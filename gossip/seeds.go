@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -89,6 +90,9 @@ func (j *joiner) round(ctx context.Context) int {
 		}
 	}
 	tries := j.due(ctx, members)
+	if len(members) == 0 {
+		tries = append(tries, j.remembered(tries)...)
+	}
 	if len(dead) > 0 {
 		tries = append(tries, &try{addr: dead[rand.IntN(len(dead))]})
 	}
@@ -97,6 +101,17 @@ func (j *joiner) round(ctx context.Context) int {
 		j.report(tries)
 	}
 	return len(tries)
+}
+
+// remembered picks some addresses of earlier members that are not tried already.
+func (j *joiner) remembered(tries []*try) (more []*try) {
+	known := j.g.cfg.Remembered
+	for _, i := range rand.Perm(len(known))[:min(len(known), joinParallel)] {
+		if addr := known[i]; addr != j.own.String() && !slices.ContainsFunc(tries, func(t *try) bool { return t.addr == addr }) {
+			more = append(more, &try{addr: addr})
+		}
+	}
+	return more
 }
 
 // contact joins all addresses, some at once, so that silent ones do not hold up the rest.

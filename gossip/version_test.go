@@ -4,11 +4,13 @@ import (
 	"testing"
 
 	"github.com/skeinmesh/skein/gossip/view"
+	"github.com/skeinmesh/skein/ring"
 )
 
 func TestAnnouncementOfTheFirstVersionIsRead(t *testing.T) {
 	want := fullIdentity()
 	want.Protocol, want.Floor = 0, 0
+	want.Former = [view.MaxFormer]ring.NodeID{}
 	b := encodeMeta(want)
 	got, err := decodeMeta(b[:len(b)-2]) // it ended before the two zeros
 	if err != nil || got != want {

@@ -17,6 +17,8 @@ type directory struct {
 	// rules are those in force now; now is the time.
 	rules func() placementRules
 	now   func() time.Time
+	// givenUp tells of node ids that nobody may use any more: what they held is lost, at once.
+	givenUp func(ring.NodeID) bool
 
 	mu     sync.Mutex
 	of     *view.View  // the view that what follows was made of
@@ -65,7 +67,7 @@ func (d *directory) Addresses() map[ring.NodeID]string {
 	}
 	out := map[ring.NodeID]string{}
 	for _, m := range members {
-		if m.QUICAddr != "" && m.State != view.StateUnknown && (m.Present() || !taken[m.QUICAddr]) {
+		if m.QUICAddr != "" && !d.isGivenUp(m.ID) && m.State != view.StateUnknown && (m.Present() || !taken[m.QUICAddr]) {
 			out[m.ID] = m.QUICAddr
 		}
 	}
@@ -84,4 +86,8 @@ func (d *directory) Live() []ring.NodeID {
 }
 
 // Alive reports whether gossip holds the node for alive.
-func (d *directory) Alive(n ring.NodeID) bool { return n == d.self || d.view().Alive(n) }
+func (d *directory) Alive(n ring.NodeID) bool {
+	return n == d.self || d.view().Alive(n) && !d.isGivenUp(n)
+}
+
+func (d *directory) isGivenUp(n ring.NodeID) bool { return d.givenUp != nil && d.givenUp(n) }

@@ -31,6 +31,10 @@ type identity struct {
 	Founding bool `json:"founding,omitempty"`
 	// Founded is the record of a founding by a list of members that names this node.
 	Founded *foundingRecord `json:"founded,omitempty"`
+	// GivenUp: the node id is not to be used any more, and its data is set aside at the next start. Former are the ids given up, newest
+	// first.
+	GivenUp *formerID  `json:"given_up,omitempty"`
+	Former  []formerID `json:"former,omitempty"`
 	// Boot counts the starts on this directory; a peer that remembers a higher count knows that an older copy was put back.
 	Boot  uint64 `json:"boot"`
 	Nonce uint64 `json:"nonce"`
@@ -88,6 +92,11 @@ func (d *dataDir) load(clusterID string) error {
 				d.path, d.id.ClusterID, clusterID)
 		}
 	}
+	if d.id.GivenUp != nil {
+		if err := d.setAside(); err != nil {
+			return err
+		}
+	}
 	d.id.Boot++
 	var nonce [8]byte
 	_, _ = rand.Read(nonce[:]) // never fails
@@ -112,16 +121,30 @@ func (d *dataDir) save() error {
 	if err != nil {
 		return err
 	}
-	tmp := filepath.Join(d.path, identityFile+".new")
-	if err := writeSynced(tmp, append(raw, '\n')); err != nil {
+	if err := replaceFile(filepath.Join(d.path, identityFile), append(raw, '\n')); err != nil {
 		return fmt.Errorf("data_dir: %w", err)
 	}
-	if err := os.Rename(tmp, filepath.Join(d.path, identityFile)); err != nil {
-		return fmt.Errorf("data_dir: %w", err)
+	return nil
+}
+
+// newSuffix marks a file that is to replace another one.
+const newSuffix = ".new"
+
+// replaceFile gives a file new content, durably and as a whole.
+func replaceFile(path string, b []byte) error {
+	if err := writeSynced(path+newSuffix, b); err != nil {
+		return err
 	}
-	dir, err := os.Open(d.path)
+	if err := os.Rename(path+newSuffix, path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func syncDir(path string) error {
+	dir, err := os.Open(path)
 	if err != nil {
-		return fmt.Errorf("data_dir: %w", err)
+		return err
 	}
 	return errors.Join(dir.Sync(), dir.Close())
 }

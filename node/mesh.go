@@ -198,6 +198,7 @@ func (p meshPages) judge(s *api.MeshSummary) {
 	if ofTwo(p.n.gossip.View()) {
 		s.Reasons = append(s.Reasons, twoNodes)
 	}
+	s.Reasons = append(s.Reasons, p.n.gaveUp()...)
 	switch {
 	case critical:
 		s.Health = "critical"

@@ -58,13 +58,16 @@ type Node struct {
 	server  *api.Server
 	ln      net.Listener
 
-	founder *founder
-	said    said
-	rates   rates
-	full    atomic.Bool // the free-space reserve is reached
-	leaving atomic.Bool
-	flagsMu sync.Mutex
-	closers []func() error // of what New opened, last first
+	founder  *founder
+	said     said
+	starts   *peerStarts
+	verdicts chan verdict // why this node must not go on; the first one counts
+	kept     []formerID   // whose data is in quarantine
+	rates    rates
+	full     atomic.Bool // the free-space reserve is reached
+	leaving  atomic.Bool
+	flagsMu  sync.Mutex
+	closers  []func() error // of what New opened, last first
 }
 
 // New opens everything and binds every address, so that a wrong configuration is told before anything runs. Errors name the
@@ -75,7 +78,16 @@ func New(cfg config.Config, logger *slog.Logger) (*Node, error) {
 
 // newNode is New on a given network: tests cut links in one.
 func newNode(cfg config.Config, logger *slog.Logger, network transport.Network) (*Node, error) {
-	n := &Node{log: logger.With("node", cfg.Name), registry: prometheus.NewRegistry(), network: network}
+	n, err := openNode(cfg, logger, network)
+	if errors.Is(err, ErrGaveUp) { // damage was found, and is set aside now
+		logger.Error("what this node has on disk is damaged", "node", cfg.Name, "err", err)
+		return openNode(cfg, logger, network)
+	}
+	return n, err
+}
+
+func openNode(cfg config.Config, logger *slog.Logger, network transport.Network) (*Node, error) {
+	n := &Node{log: logger.With("node", cfg.Name), registry: prometheus.NewRegistry(), network: network, verdicts: make(chan verdict, 1)}
 	n.cfg.Store(&cfg)
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, step := range []func() error{n.openData, n.openHTTP, n.openTransport, n.openGossip, n.openDisk, n.openHost, n.openBroker, n.openOps, n.openServer} {
@@ -116,6 +128,12 @@ func (n *Node) openData() (err error) {
 		return err
 	}
 	n.onClose(n.data.close)
+	if n.starts, err = openStarts(cfg.DataDir, n.log); err != nil {
+		return err
+	}
+	if err := n.registerQuarantine(); err != nil {
+		return err
+	}
 	if m := n.data.id.MeshID; !m.IsZero() {
 		n.meshID.Store(&m)
 		return nil
@@ -151,6 +169,7 @@ func (n *Node) openTransport() error {
 	cfg := transport.DefaultConfig()
 	cfg.Self = transport.Identity{NodeID: n.data.id.NodeID, Name: own.Name, MeshID: n.mesh(), ClusterID: own.ClusterID,
 		Boot: n.data.id.Boot, Nonce: n.data.id.Nonce, MinVersion: uint16(n.data.id.Format)}
+	cfg.Known, cfg.OnStart, cfg.OnRefused = n.starts.transport(), n.starts.saw, n.refused
 	cfg.Credentials = cred
 	cfg.Network = n.network
 	cfg.SendQueueBytes = sendQueue
@@ -175,8 +194,9 @@ func (n *Node) openGossip() error {
 	cfg := gossip.DefaultConfig()
 	cfg.Self = view.Identity{ID: n.data.id.NodeID, Name: own.Name, Zone: own.Zone, Version: Version, Cluster: own.ClusterID,
 		Mesh: n.mesh(), HTTPAddr: withHost(n.ln.Addr().String(), host), QUICAddr: withHost(quic, host), Weight: uint32(max(own.Weight*weightUnit, 1)),
-		Flags: n.data.marks().flags(false), Protocol: uint16(wire.Newest), Floor: uint16(n.data.id.Format)}
+		Flags: n.data.marks().flags(false), Protocol: uint16(wire.Newest), Floor: uint16(n.data.id.Format), Former: n.data.former()}
 	cfg.BindAddr, cfg.AdvertiseAddr, cfg.Seeds = own.Gossip.Addr, host, own.Seeds()
+	cfg.Remembered = n.starts.addresses()
 	cfg.Secret = own.Secret
 	if len(own.SecretPrevious) > 0 {
 		cfg.PreviousSecrets = [][]byte{own.SecretPrevious}
@@ -187,7 +207,7 @@ func (n *Node) openGossip() error {
 		return err
 	}
 	n.onClose(n.gossip.Close)
-	n.dir = &directory{self: n.data.id.NodeID, name: own.Name, view: n.gossip.View, rules: n.placementRules, now: time.Now}
+	n.dir = &directory{self: n.data.id.NodeID, name: own.Name, view: n.gossip.View, rules: n.placementRules, now: time.Now, givenUp: n.starts.isGivenUp}
 	n.dir.register(n.registry)
 	return nil
 }
@@ -221,11 +241,11 @@ func (n *Node) joinedMesh(m ring.MeshID) error {
 
 func (n *Node) openDisk() (err error) {
 	if n.journal, err = log.OpenJournal(log.JournalConfig{Dir: filepath.Join(n.data.path, "journal"), Log: n.log, Metrics: n.registry}); err != nil {
-		return err
+		return n.damaged(reasonDamagedJournal, err)
 	}
 	n.onClose(n.journal.Close)
 	if n.store, err = log.OpenStore(log.StoreConfig{Dir: filepath.Join(n.data.path, "state"), Log: n.log}); err != nil {
-		return err
+		return n.damaged(reasonDamagedState, err)
 	}
 	n.onClose(n.store.Close)
 	return nil

@@ -141,6 +141,9 @@ func (d *directory) Lost(n ring.NodeID) (lost bool, since time.Time) {
 func (d *directory) lostLocked(n ring.NodeID, now time.Time) (lost, known bool) {
 	_, known = d.tally.Ring().Member(n)
 	m, seen := d.of.Member(n)
+	if d.isGivenUp(n) {
+		return true, known
+	}
 	if known && m.Present() {
 		delete(d.gone, n)
 		return false, true
@@ -184,10 +187,11 @@ func (d *directory) tallyLocked(now time.Time) *ring.Tally {
 		if m.State == view.StateUnknown || m.Mesh.IsZero() && m.ID != d.self {
 			continue // a node that is still joining holds nothing
 		}
+		there := m.Present() && !d.isGivenUp(m.ID)
 		members = append(members, ring.Member{ID: m.ID, Zone: m.Zone, Weight: int(m.Weight),
 			// One that stops or is dead keeps what it has, and gets nothing new.
-			Cordoned: m.Cordoned() || !m.Present() || m.Flags&view.Leaving != 0,
-			Leaving:  m.Draining() || !m.Present() && now.Sub(m.Since) >= replaceAfter})
+			Cordoned: m.Cordoned() || !there || m.Flags&view.Leaving != 0,
+			Leaving:  m.Draining() || d.isGivenUp(m.ID) || !there && now.Sub(m.Since) >= replaceAfter})
 	}
 	d.of, d.at = v, now
 	var r *ring.Ring

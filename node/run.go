@@ -17,6 +17,7 @@ import (
 
 // part is one running part of the node.
 type part struct {
+	name   string
 	cancel context.CancelFunc
 	ended  chan struct{}
 	err    error
@@ -31,7 +32,7 @@ type runner struct {
 // start runs fn until stop. A part that ends before is a failure of the node.
 func (r *runner) start(name string, fn func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &part{cancel: cancel, ended: make(chan struct{})}
+	p := &part{name: name, cancel: cancel, ended: make(chan struct{})}
 	r.parts = append(r.parts, p)
 	go func() {
 		defer close(p.ended)
@@ -52,6 +53,15 @@ func (r *runner) start(name string, fn func(context.Context) error) {
 	}()
 }
 
+// halt tells a part to end before its turn, and does not wait for it.
+func (r *runner) halt(name string) {
+	for _, p := range r.parts {
+		if p.name == name {
+			p.cancel()
+		}
+	}
+}
+
 // stop ends all parts, the last one started first, and waits for each. What was told already, the failure that made the node stop, is
 // not told again.
 func (r *runner) stop(told error) error {
@@ -68,7 +78,7 @@ func (r *runner) stop(told error) error {
 }
 
 // Run serves until ctx ends, then hands partitions over (bounded) and stops everything. It returns nil after an orderly end,
-// and the failure of a part that the node cannot go on without. Call it once.
+// and the failure of a part that the node cannot go on without; ErrGaveUp when it is to be made anew. Call it once.
 func (n *Node) Run(ctx context.Context) error {
 	if err := n.chooseMesh(); err != nil {
 		return errors.Join(err, n.Close())
@@ -76,7 +86,9 @@ func (n *Node) Run(ctx context.Context) error {
 	r := &runner{failed: make(chan error, 1)}
 	r.start("gossip", n.gossip.Run)
 	r.start("transport", n.peers.Run)
-	r.start("replicas", n.host.Run)
+	r.start("starts", n.starts.run)
+	r.start("identity", n.watchIdentity)
+	r.start("replicas", n.runReplicas)
 	r.start("broker", n.broker.Run)
 	r.start("hints", n.announceOwners)
 	r.start("peers", n.followView)
@@ -94,6 +106,9 @@ func (n *Node) Run(ctx context.Context) error {
 		n.leave()
 	case failure = <-r.failed:
 		n.log.Error("the node must stop", "err", failure)
+		if errors.Is(failure, ErrGaveUp) || errors.Is(failure, errTwin) {
+			r.halt("replicas") // it owns nothing from now on, whatever the others still have to end
+		}
 	}
 	return errors.Join(failure, r.stop(failure), n.Close())
 }
@@ -176,6 +191,7 @@ func (n *Node) followView(ctx context.Context) error {
 	for {
 		changed := n.gossip.Changed()
 		v := n.gossip.View()
+		n.heedMembers()
 		n.peers.SetPeers(n.dir.Addresses())
 		if !ofTwo(v) {
 			warn.Stop()

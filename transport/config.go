@@ -54,6 +54,11 @@ type Config struct {
 	InboundBytes    int64 // request bodies being read or handled per connection, bytes; then they wait; default 64 MiB
 	MaxHandshakes   int   // incoming handshakes under way at once; more are refused; default 128
 
+	// Known is what is remembered of other nodes' starts from earlier runs. OnStart is told of each newer start of a peer that was
+	// accepted, so that it can be remembered; may be nil, must not block.
+	Known   map[ring.NodeID]Start
+	OnStart func(peer ring.NodeID, name string, s Start)
+
 	// OnRefused is told when a peer refused this node for a reason only this node can mend; code is one of the Refused
 	// constants. May be nil. Must not block.
 	OnRefused func(peer ring.NodeID, code, detail string)

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"unicode/utf8"
 
@@ -17,6 +18,7 @@ const (
 	RefusedVersion   = "other-version"  // no common protocol version
 	RefusedRollback  = "rolled-back"    // the node's disk is an older copy of itself
 	RefusedDuplicate = "duplicate-node" // two processes run under one node id
+	RefusedGivenUp   = "given-up"       // the node id was given up: its data is not to be used any more
 )
 
 // maxHello bounds a hello on the wire, bytes.
@@ -63,8 +65,10 @@ func (i Identity) check(h hello, cert ring.NodeID) *refusal {
 			i.ClusterID, us, h.Cluster, them)
 	case !cert.IsZero() && cert != h.Node:
 		return refuse(RefusedNode, "%s shows the certificate of node %s; every node needs a certificate of its own", them, cert)
+	case h.Node == i.NodeID && h.Boot == i.Boot && h.Nonce == i.Nonce:
+		return refuse(RefusedNode, "%s found itself where it looked for node %s; it will try again when gossip knows the new address", us, h.To)
 	case h.Node == i.NodeID:
-		return refuse(RefusedDuplicate, "%s and %s have one node id; never start a copy of a data directory, or this address is one's own", us, them)
+		return refuse(RefusedDuplicate, "%s and %s have one node id; never start a copy of a data directory", us, them)
 	case !h.To.IsZero() && h.To != i.NodeID:
 		return refuse(RefusedNode, "%s looked for node %s but found %s; it will try again when gossip knows the new address", them, h.To, us)
 	case !i.MeshID.IsZero() && !h.Mesh.IsZero() && i.MeshID != h.Mesh:
@@ -105,20 +109,28 @@ func asRefusal(e *CloseError) *refusal {
 	return &refusal{code: code, detail: detail, remote: true}
 }
 
-// boot is what is remembered of a peer's latest start.
-type boot struct{ count, nonce uint64 }
+// Start is what is remembered of a node's latest start: its count on durable storage, and what was drawn for it.
+type Start struct{ Boot, Nonce uint64 }
 
-// checkBoot compares a peer's start with the latest that is remembered.
-func checkBoot(known boot, h hello) *refusal {
+// GivenUp is the Start of a node id that nobody may use again.
+var GivenUp = Start{Boot: math.MaxUint64}
+
+func (h hello) start() Start { return Start{h.Boot, h.Nonce} }
+
+// checkStart compares a peer's start with the latest that is remembered. The other process of that id, if there was one, is gone.
+func checkStart(known Start, h hello) *refusal {
 	switch {
-	case h.Boot == 0 || known.count == 0 || h.Boot > known.count:
+	case known == GivenUp:
+		return refuse(RefusedGivenUp, "the node id of %s was given up: its copies are made elsewhere, and its data must not be used any more; it rejoins under a new node id",
+			label(h.Name, h.Node))
+	case h.Boot == 0 || known.Boot == 0 || h.Boot > known.Boot:
 		return nil
-	case h.Boot < known.count:
-		return refuse(RefusedRollback, "%s counts start %d, but was seen at start %d: its disk is an older copy of itself; it must rejoin under a new node id",
-			label(h.Name, h.Node), h.Boot, known.count)
-	case h.Nonce != known.nonce:
-		return refuse(RefusedDuplicate, "%s was seen twice at start %d: its data directory was copied; one of the two must rejoin under a new node id",
-			label(h.Name, h.Node), h.Boot)
+	case h.Boot < known.Boot:
+		return refuse(RefusedRollback, "%s counts start %d, but was seen at start %d: its disk is an older copy of itself; it rejoins under a new node id",
+			label(h.Name, h.Node), h.Boot, known.Boot)
+	case h.Nonce != known.Nonce:
+		return refuse(RefusedRollback, "%s counts start %d, but another start %d of it was seen: its disk is an older copy of itself; it rejoins under a new node id",
+			label(h.Name, h.Node), h.Boot, h.Boot)
 	}
 	return nil
 }

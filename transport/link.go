@@ -35,7 +35,7 @@ type link struct {
 	began   time.Time     // of the attempt
 	abort   context.CancelFunc
 	aborted time.Time // when hurry last used abort
-	start   boot      // of the peer, when it last connected to us
+	start   Start     // of the peer, when it last connected to us
 	lastErr error
 	since   time.Time // of the present state
 }
@@ -47,7 +47,7 @@ const freshAttempt = 100 * time.Millisecond
 // hurry makes the link dial at once, for the peer of that start has connected to us: it ends a backoff, and an attempt
 // that may be stuck. Two nodes that hurry each other must not restart each other's attempts for ever: without a new start
 // of the peer, an attempt is restarted only now and then.
-func (l *link) hurry(start boot) {
+func (l *link) hurry(start Start) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	renewed := start != l.start
@@ -290,14 +290,14 @@ func (p *Peers) greet(ctx context.Context, conn Conn, id ring.NodeID, class wire
 		return nil, refuse(RefusedNode, "%s looked for node %s but found %s; it will try again when gossip knows the new address",
 			label(self.Name, self.NodeID), id, label(h.Name, h.Node))
 	}
-	if r := p.remember(h); r != nil {
+	if r := p.remember(ctx, h); r != nil {
 		return nil, r
 	}
 	if !stop() {
 		return nil, ctx.Err()
 	}
 	cl := className(class)
-	return &session{conn: conn, ctl: ctl, class: class, mesh: self.MeshID, peer: h, m: p.m, start: time.Now(),
+	return &session{conn: conn, ctl: ctl, class: class, mesh: self.MeshID, peer: h, m: p.m, start: time.Now(), ponged: make(chan struct{}),
 		out: newLane(p.cfg.SendQueueBytes, p.cfg.SendQueueFrames, p.m.queued.WithLabelValues(cl))}, nil
 }
 

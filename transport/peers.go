@@ -35,7 +35,7 @@ type Peers struct {
 	addrs   map[ring.NodeID]string // what SetPeers was told before Run
 	peers   map[ring.NodeID]*peer
 	inbound map[inboundKey]*inbound
-	boots   map[ring.NodeID]boot
+	starts  map[ring.NodeID]Start
 	loops   [2]*lane // one-way messages to this node itself
 	warned  map[string]time.Time
 }
@@ -57,9 +57,10 @@ func New(cfg Config) (*Peers, error) {
 		onStream:  map[wire.Method]wire.StreamHandler{},
 		peers:     map[ring.NodeID]*peer{},
 		inbound:   map[inboundKey]*inbound{},
-		boots:     map[ring.NodeID]boot{},
+		starts:    map[ring.NodeID]Start{},
 		warned:    map[string]time.Time{},
 	}
+	maps.Copy(p.starts, cfg.Known)
 	for c := range p.loops {
 		p.loops[c] = newLane(cfg.SendQueueBytes, cfg.SendQueueFrames, m.queued.WithLabelValues(className(wire.Class(c))))
 	}

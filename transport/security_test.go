@@ -135,14 +135,95 @@ func TestRolledBackAndCopiedDisksAreRefused(t *testing.T) {
 		for len(told) > 0 {
 			<-told
 		}
-		twin := start(t, b, "c", c.addr, at(id, 5, 7))
-		know(a, twin)
-		if code := <-told; code != transport.RefusedDuplicate {
-			t.Fatalf("copied disk: %s", code)
+		again := start(t, b, "c", c.addr, at(id, 5, 7))
+		know(a, again)
+		if code := <-told; code != transport.RefusedRollback {
+			t.Fatalf("rolled back by one start: %s", code)
 		}
-		twin.stop()
+		again.stop()
 		next := start(t, b, "c", c.addr, at(id, 6, 3))
 		meet(t, a, next)
+	})
+}
+
+func TestCopyOfARunningNodeIsRefusedAndTheFirstOneStays(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		for name, boot := range map[string]uint64{"older": 4, "equal": 5, "newer": 6} {
+			told := make(chan string, 10)
+			id := ring.NewNodeID()
+			as := func(count, nonce uint64) option {
+				return func(c *transport.Config) {
+					c.Self.NodeID, c.Self.Boot, c.Self.Nonce = id, count, nonce
+					c.OnRefused = func(_ ring.NodeID, code, _ string) {
+						select {
+						case told <- code:
+						default:
+						}
+					}
+				}
+			}
+			a, c := start(t, b, "a-"+name, ""), start(t, b, "c-"+name, "", as(5, 1))
+			meet(t, a, c)
+			twin := start(t, b, "d-"+name, "", as(boot, 7))
+			twin.SetPeers(map[ring.NodeID]string{a.id: a.addr})
+			if code := <-told; code != transport.RefusedDuplicate {
+				t.Fatalf("a copy with a count that is %s: %s", name, code)
+			}
+			until(t, "a line says so", func() bool { return a.logs.has("runs already", "stop one of the two") })
+			if !a.Up(id) {
+				t.Fatal("the first one was left")
+			}
+		}
+	})
+}
+
+func TestStartsAreRememberedOverARestartAndGivenUpIDsForEver(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		type news struct {
+			id ring.NodeID
+			s  transport.Start
+		}
+		told, refusals := make(chan news, 10), make(chan string, 10)
+		id := ring.NewNodeID()
+		at := func(count uint64) option {
+			return func(c *transport.Config) {
+				c.Self.NodeID, c.Self.Boot, c.Self.Nonce = id, count, count
+				c.OnRefused = func(_ ring.NodeID, code, _ string) {
+					select {
+					case refusals <- code:
+					default:
+					}
+				}
+			}
+		}
+		a := start(t, b, "a", "", func(c *transport.Config) {
+			c.OnStart = func(id ring.NodeID, _ string, s transport.Start) { told <- news{id, s} }
+		})
+		c := start(t, b, "c", "", at(5))
+		meet(t, a, c)
+		got := <-told
+		if got.id != id || got.s != (transport.Start{Boot: 5, Nonce: 5}) || len(told) > 0 {
+			t.Fatalf("told of %+v", got)
+		}
+		a.stop()
+		c.stop()
+		again := start(t, b, "a2", "", func(c *transport.Config) { c.Known = map[ring.NodeID]transport.Start{got.id: got.s} })
+		old := start(t, b, "c", c.addr, at(3))
+		know(again, old)
+		if code := <-refusals; code != transport.RefusedRollback {
+			t.Fatal(code)
+		}
+		old.stop()
+		for len(refusals) > 0 {
+			<-refusals
+		}
+		next := start(t, b, "c", c.addr, at(6))
+		meet(t, again, next)
+		again.GiveUp(id)
+		if code := <-refusals; code != transport.RefusedGivenUp {
+			t.Fatal(code)
+		}
+		until(t, "it is left", func() bool { return !again.Up(id) && !next.Up(again.id) })
 	})
 }
 
@@ -262,4 +343,22 @@ func TestSecretGivesEveryNodeTheSameAuthority(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestNodeThatFindsItselfAtAnotherNodesAddressIsNoCopy(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		told := make(chan string, 10)
+		a := start(t, b, "a", "", func(c *transport.Config) {
+			c.OnRefused = func(_ ring.NodeID, code, _ string) {
+				select {
+				case told <- code:
+				default:
+				}
+			}
+		})
+		a.SetPeers(map[ring.NodeID]string{ring.NewNodeID(): a.addr})
+		if code := <-told; code != transport.RefusedNode {
+			t.Fatal(code)
+		}
+	})
 }

@@ -82,7 +82,7 @@ func (p *Peers) welcome(ctx context.Context, conn Conn) *inbound {
 	self := p.self()
 	r := self.check(h, conn.Peer())
 	if r == nil {
-		r = p.remember(h)
+		r = p.remember(ctx, h)
 	}
 	if r != nil {
 		conn.Close(CloseRefused, r.closeReason())

@@ -28,6 +28,10 @@ type session struct {
 	rtt   atomic.Int64 // of the last ping, nanoseconds
 	asked atomic.Int64 // pings since the peer last answered
 	start time.Time
+
+	pongmu sync.Mutex
+	pong   uint32        // what the last answered ping said
+	ponged chan struct{} // closed and replaced at each answer
 }
 
 // call makes one request on a stream of its own. Errors are *wire.Error.
@@ -174,6 +178,7 @@ func (s *session) listen() {
 		}
 		now := time.Since(s.start)
 		s.asked.Store(0)
+		s.heardPong(h.Arg)
 		s.rtt.Store(int64(uint32(now.Microseconds())-h.Arg) * int64(time.Microsecond))
 	}
 }

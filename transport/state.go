@@ -105,19 +105,6 @@ func (p *Peers) giveUpBulk(id ring.NodeID, err error) {
 	}
 }
 
-// remember checks a peer's start against the latest that is remembered, and remembers it.
-func (p *Peers) remember(h hello) *refusal {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if r := checkBoot(p.boots[h.Node], h); r != nil {
-		return r
-	}
-	if h.Boot > 0 {
-		p.boots[h.Node] = boot{h.Boot, h.Nonce}
-	}
-	return nil
-}
-
 // arrived registers an accepted connection: an older one of the same peer and class is replaced, and our own links to
 // that peer are hurried, for it is evidently there. A stranger to the mesh that was learned during the hello is refused.
 func (p *Peers) arrived(in *inbound) {
@@ -145,10 +132,10 @@ func (p *Peers) arrived(in *inbound) {
 		return
 	}
 	for _, l := range pe.links {
-		if s := l.session(); s != nil && (s.peer.Nonce != in.peer.Nonce || s.peer.Boot != in.peer.Boot) {
+		if s := l.session(); s != nil && s.peer.start() != in.peer.start() {
 			s.conn.Close(CloseReplaced, "the peer has restarted")
 		}
-		l.hurry(boot{in.peer.Boot, in.peer.Nonce})
+		l.hurry(in.peer.start())
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -9,6 +10,7 @@ import (
 	"os/signal"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -110,18 +112,30 @@ func (p *process) runNode(ctx context.Context, cfg config.Config, sources config
 	for _, w := range cfg.Warnings {
 		logger.Warn("configuration", "warning", w)
 	}
-	n, err := node.New(cfg, logger)
-	if err != nil {
-		return err
-	}
-	stop := onHangup(func() { reload(n, sources, level, logger) })
+	var running atomic.Pointer[node.Node]
+	stop := onHangup(func() {
+		if n := running.Load(); n != nil {
+			reload(n, sources, level, logger)
+		}
+	})
 	defer stop()
 	guard, endGuard := context.WithCancel(ctx)
 	var guarded sync.WaitGroup
 	guarded.Go(func() { node.GuardHeap(guard, cfg.MemoryBudget) })
 	defer guarded.Wait()
 	defer endGuard()
-	return n.Run(ctx)
+	for {
+		n, err := node.New(cfg, logger)
+		if err != nil {
+			return err
+		}
+		running.Store(n)
+		if err := n.Run(ctx); !errors.Is(err, node.ErrGaveUp) || ctx.Err() != nil {
+			return err
+		}
+		running.Store(nil)
+		logger.Info("starting again as an empty node of the mesh")
+	}
 }
 
 func logHandler(w io.Writer, format string, level slog.Leveler) slog.Handler {

@@ -156,7 +156,7 @@ func newGroup(h *Host, b Birth, gs log.GroupState, st state, sm StateMachine) (*
 // run is the group's goroutine.
 func (g *Group) run() {
 	defer close(g.done)
-	err := g.loop()
+	err := g.runLoop()
 	g.stop(err)
 }
 

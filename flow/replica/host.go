@@ -201,12 +201,12 @@ func (h *Host) unregister(g *Group) {
 	h.metrics.groups.Dec()
 }
 
-// groupFailed is told when a replica stopped on its own, its state machine closed. Errors of the journal end the host: the disk cannot
-// be trusted. A full disk passes.
+// groupFailed is told when a replica stopped on its own, its state machine closed. Errors of the journal, and a log that lost entries, end the
+// host: the disk cannot be trusted. A full disk passes.
 func (h *Host) groupFailed(g *Group, err error) {
 	h.unregister(g)
 	switch {
-	case errors.Is(err, errJournal):
+	case endsHost(err):
 		h.fail(err)
 	case log.IsDiskFull(err):
 		h.reopenLater(g.birth)

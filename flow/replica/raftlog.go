@@ -30,4 +30,4 @@ func (l raftLogger) Errorf(f string, v ...any)   { l.emit(slog.LevelWarn, f, v..
 func (l raftLogger) Fatal(v ...any)              { panic(fmt.Sprint(v...)) }
 func (l raftLogger) Fatalf(f string, v ...any)   { panic(fmt.Sprintf(f, v...)) }
 func (l raftLogger) Panic(v ...any)              { panic(fmt.Sprint(v...)) }
-func (l raftLogger) Panicf(f string, v ...any)   { panic(fmt.Sprintf(f, v...)) }
+func (l raftLogger) Panicf(f string, v ...any)   { panic(panicOf(f, v...)) }

@@ -3,6 +3,7 @@ package view
 import (
 	"bytes"
 	"cmp"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,6 +47,9 @@ const (
 	Leaving
 )
 
+// MaxFormer bounds the given up ids that a member announces.
+const MaxFormer = 3
+
 // Identity is what a member announces of itself. The caps on its strings are those of the gossip codec.
 type Identity struct {
 	ID      ring.NodeID
@@ -65,6 +69,8 @@ type Identity struct {
 	// Protocol is the highest wire.Version that the member speaks, Floor the lowest that it puts up with; 0 counts as 1.
 	Protocol uint16
 	Floor    uint16
+	// Former are node ids that the member had and gave up, newest first: nobody may use them, and what they held is lost.
+	Former [MaxFormer]ring.NodeID
 	// Incarnation orders the announcements of one member, over restarts too; the highest wins.
 	Incarnation uint64
 }
@@ -143,7 +149,8 @@ func compareIdentity(a, b Identity) int {
 		bytes.Compare(a.Mesh[:], b.Mesh[:]), strings.Compare(a.Cluster, b.Cluster), strings.Compare(a.Name, b.Name),
 		strings.Compare(a.Zone, b.Zone), strings.Compare(a.Version, b.Version), strings.Compare(a.HTTPAddr, b.HTTPAddr),
 		strings.Compare(a.QUICAddr, b.QUICAddr), strings.Compare(a.GossipAddr, b.GossipAddr),
-		cmp.Compare(a.Weight, b.Weight), cmp.Compare(a.Flags, b.Flags), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Floor, b.Floor))
+		cmp.Compare(a.Weight, b.Weight), cmp.Compare(a.Flags, b.Flags), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Floor, b.Floor),
+		slices.CompareFunc(a.Former[:], b.Former[:], ring.NodeID.Compare))
 }
 
 func compareBelief(a, b Member) int {
