@@ -324,7 +324,7 @@ func TestCallReturnsAnswersAndErrors(t *testing.T) {
 			if !ok || e.Kind != wire.KindNotOwner || e.Owner != to.id || e.Term != 7 || e.RetryAfter != time.Second {
 				t.Fatalf("to %s: %+v", to.name, err)
 			}
-			if _, err := a.Call(within(t, 10*time.Second), to.id, wire.ClassControl, 4000, nil); wire.KindOf(err) != wire.KindInvalid {
+			if _, err := a.Call(within(t, 10*time.Second), to.id, wire.ClassControl, 4000, nil); wire.CodeOf(err) != wire.CodeUnsupported {
 				t.Fatalf("unknown method: %v", err)
 			}
 			if _, err := a.Call(within(t, time.Second), to.id, wire.ClassControl, mEcho, make([]byte, wire.MaxFrame+1)); wire.CodeOf(err) != wire.CodeTooLarge {
