@@ -366,8 +366,5 @@ func (n *Node) HTTPAddr() string { return n.ln.Addr().String() }
 // diskFull reports whether the free-space reserve is reached.
 func (n *Node) diskFull() bool { return n.full.Load() }
 
-// handoverTime bounds how long a stopping node tries to hand its partitions over, leaveTime how long it tells the others goodbye.
-const (
-	handoverTime = 5 * time.Second
-	leaveTime    = 3 * time.Second
-)
+// leaveTime bounds how long a stopping node tells the others goodbye.
+const leaveTime = 3 * time.Second

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/skeinmesh/skein/flow/log"
@@ -119,33 +118,13 @@ func (n *Node) leave() {
 	n.leaving.Store(true)
 	n.announceFlags()
 	n.server.Drain()
-	ctx, cancel := context.WithTimeout(context.Background(), handoverTime)
+	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.Load().HandoverTime)
 	defer cancel()
-	var wg sync.WaitGroup
-	for _, g := range n.host.Groups() {
-		if st := g.Status(); st.Role == replica.RoleOwner {
-			wg.Go(func() { n.handOver(ctx, g, st) })
-		}
+	if left := n.host.Leave(ctx); left > 0 {
+		n.log.Warn("not everything was handed over in time; elections decide", "groups", left)
 	}
-	wg.Wait()
 	if err := n.gossip.Leave(leaveTime); err != nil {
 		n.log.Debug("the others were not told of this node's leaving; they will notice", "err", err)
-	}
-}
-
-// handOver offers a group to the live voter that is caught up furthest.
-func (n *Node) handOver(ctx context.Context, g *replica.Group, st replica.Status) {
-	var best replica.Member
-	for _, m := range st.Members {
-		if m.ID != st.Self && !m.Learner && st.Active[m.ID] && (best.ID == 0 || st.Match[m.ID] > st.Match[best.ID]) {
-			best = m
-		}
-	}
-	if best.ID == 0 {
-		return // nobody to hand it to
-	}
-	if err := g.Transfer(ctx, best.Node); err != nil {
-		n.log.Debug("ownership not handed over; an election decides", "group", st.Group, "err", err)
 	}
 }
 

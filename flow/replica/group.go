@@ -291,8 +291,8 @@ func (g *Group) step(from ring.NodeID, e envelope) {
 		g.hearWord(m)
 		return
 	}
-	if m.GetType() == pb.MsgTimeoutNow && g.mend.why != nil {
-		g.h.metrics.dropped.WithLabelValues("damaged").Inc()
+	if m.GetType() == pb.MsgTimeoutNow && (g.mend.why != nil || g.h.leaving.Load()) {
+		g.h.metrics.dropped.WithLabelValues("cannot-own").Inc() // it is damaged, or its node stops
 		return
 	}
 	if m.GetType() == pb.MsgSnap {

@@ -49,7 +49,8 @@ type Host struct {
 	closed bool
 	list   atomic.Pointer[[]*Group]
 
-	owns atomic.Int64 // groups owned here
+	owns    atomic.Int64 // groups owned here
+	leaving atomic.Bool  // Leave was called
 
 	movesMu sync.Mutex
 	grants  grants

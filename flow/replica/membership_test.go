@@ -3,6 +3,7 @@ package replica
 import (
 	"context"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -270,4 +271,90 @@ func (g *Group) confSeqNow() (n uint64) {
 		return 0
 	}
 	return n
+}
+
+func TestNodeThatStopsHandsEverythingOver(t *testing.T) {
+	inMesh(t, 3, func(m *mesh) {
+		const groups = 12
+		for i := range groups {
+			m.found(testGroup(byte(i)), 0, (1+i)%2+1, i%2+1) // all born on node 0
+			m.propose(testGroup(byte(i)), "a")
+			m.converge(testGroup(byte(i)), 0, 1, 2)
+		}
+		alone := testGroup(99)
+		m.mu.Lock()
+		m.fixed = true
+		m.mu.Unlock()
+		m.found(alone, 0)
+		m.propose(alone, "a")
+		n := m.nodes[0]
+		begin := time.Now()
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if left := n.host.Leave(ctx); left > 0 {
+			t.Fatalf("%d groups left", left)
+		}
+		if d := time.Since(begin); d > time.Second {
+			t.Errorf("took %v", d)
+		}
+		for i := range groups {
+			if own := m.owner(testGroup(byte(i))); own.h == n.host {
+				t.Errorf("group %d is still owned here", i)
+			}
+		}
+		// Nobody can hand anything back.
+		own := m.owner(testGroup(1))
+		ctx, cancel = context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if err := own.Transfer(ctx, n.id); wire.KindOf(err) != wire.KindUnavailable {
+			t.Errorf("handed to a node that stops: %v", err)
+		}
+		m.propose(testGroup(1), "b")
+	})
+}
+
+func TestNodesThatAllStopDoNotWaitForEachOther(t *testing.T) {
+	inMesh(t, 3, func(m *mesh) {
+		g := testGroup(1)
+		m.found(g, 0, 1, 2)
+		m.propose(g, "a")
+		m.converge(g, 0, 1, 2)
+		for i := range m.nodes {
+			m.set(m.drained, i, true)
+		}
+		begin := time.Now()
+		var all sync.WaitGroup
+		for _, n := range m.nodes {
+			all.Go(func() { n.host.Leave(context.Background()) })
+		}
+		all.Wait()
+		if d := time.Since(begin); d > time.Second {
+			t.Errorf("took %v", d)
+		}
+	})
+}
+
+func TestOwnershipThatIsRefusedGoesToAnother(t *testing.T) {
+	inMesh(t, 3, func(m *mesh) {
+		g := testGroup(1)
+		m.found(g, 0, 1, 2)
+		m.propose(g, "a")
+		m.converge(g, 0, 1, 2)
+		own := m.owner(g)
+		i := m.nodeOf(own).i
+		first := slices.DeleteFunc([]int{0, 1, 2}, func(n int) bool { return n == i })[0]
+		m.nodes[first].host.leaving.Store(true) // it does not say so to others
+		begin := time.Now()
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if left := own.h.Leave(ctx); left > 0 {
+			t.Fatal("not handed over")
+		}
+		if now := m.nodeOf(m.owner(g)).i; now == first || now == i {
+			t.Fatalf("node %d owns the group", now)
+		}
+		if d := time.Since(begin); d > 3*time.Second {
+			t.Errorf("took %v", d)
+		}
+	})
 }

@@ -76,6 +76,9 @@ func (g *Group) planTick() {
 		return
 	}
 	p.next = g.ticks + p.every + g.h.jitter(p.every)
+	if g.h.leaving.Load() {
+		p.next = g.ticks + 1
+	}
 	g.settleStep()
 	now := time.Now()
 	g.tellGone()
@@ -170,7 +173,7 @@ func (g *Group) planInput(now time.Time) PlanInput {
 	g.loadProgress()
 	for _, m := range members {
 		pm := PlanMember{Member: m, Active: g.active(m.ID), Alive: m.Node == g.h.cfg.Self || place.Alive(m.Node),
-			Leaving: place.Leaving(m.Node), Refused: g.ticks < p.refused[m.ID]}
+			Leaving: place.Leaving(m.Node) || (m.Node == g.h.cfg.Self && g.h.leaving.Load()), Refused: g.ticks < p.refused[m.ID]}
 		pm.Owned, pm.Mean, pm.High = g.h.ownedBy(now, m.Node)
 		for _, pr := range g.progress {
 			if pr.id == m.ID {

@@ -36,6 +36,7 @@ type Config struct {
 	LoadThresholds          LoadThresholds
 	DynamicRebalanceEnabled bool
 	ReplaceAfter            time.Duration
+	HandoverTime            time.Duration
 
 	MemoryBudget      int64
 	MaxBodyBytes      int64

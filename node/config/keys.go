@@ -57,6 +57,7 @@ var table = []Key{
 	{Name: "load_thresholds.memory_max_percent", Default: "90", Reload: true, Doc: "memory use at which the node counts as fully loaded, in percent", field: func(c *Config) any { return &c.LoadThresholds.MemoryMaxPercent }},
 	{Name: "dynamic_rebalance_enabled", Default: "true", Doc: "let owners move copies and ownership so that every node has its share, and hand partitions back to their homes on the ring; repairs and drains go on without it", field: func(c *Config) any { return &c.DynamicRebalanceEnabled }},
 	{Name: "replace_after", Default: "5m", Reload: true, Doc: "how long a node may be dead, or away after it left, before its copies are made elsewhere; each owner counts from when it noticed, and suspicion does not count", field: func(c *Config) any { return &c.ReplaceAfter }},
+	{Name: "handover_time", Default: "30s", Reload: true, Doc: "how long a node that is told to stop may take to hand over what it owns; what is left then is taken over by election", field: func(c *Config) any { return &c.HandoverTime }},
 
 	{Name: "memory_budget", Default: "64MiB", Doc: "bytes of events buffered at most; publishers wait, then get 503 overloaded", field: func(c *Config) any { return (*size)(&c.MemoryBudget) }},
 	{Name: "max_body_bytes", Default: "32MiB", Reload: true, Doc: "largest HTTP body, in bytes", field: func(c *Config) any { return (*size)(&c.MaxBodyBytes) }},

@@ -199,6 +199,9 @@ func (v *validator) numbers() {
 	if c.ReplaceAfter <= 0 {
 		v.fail("replace_after", "must be above 0")
 	}
+	if c.HandoverTime <= 0 {
+		v.fail("handover_time", "must be above 0")
+	}
 	if !(c.Weight > 0 && c.Weight <= 1000) {
 		v.fail("weight", "%g: above 0 and at most 1000 is wanted", c.Weight)
 	}
