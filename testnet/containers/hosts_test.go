@@ -37,9 +37,10 @@ func TestImageIsTheBinaryAlone(t *testing.T) {
 	})
 }
 
-// TestKilledHostIsDoneWithoutAndComesBack: docker kill of an owner. The others go on; then it comes back with its old disk, and takes part.
-func TestKilledHostIsDoneWithoutAndComesBack(t *testing.T) {
-	m := newMesh(t)
+// TestKilledHostIsDoneWithoutReplacedAndComesBack: docker kill of an owner. The others go on; when it has been dead for replace_after its
+// copies are made elsewhere; then it comes back with its old disk, and takes part.
+func TestKilledHostIsDoneWithoutReplacedAndComesBack(t *testing.T) {
+	m := newMesh(t, "SKEIN_TESTNET_REPLACE_AFTER=4s")
 	w := start(t, m)
 	w.healthyToTheEngine(0)
 	w.progress(50)
@@ -49,6 +50,8 @@ func TestKilledHostIsDoneWithoutAndComesBack(t *testing.T) {
 	w.disown(victim)
 	t.Logf("%s, owner of %v, is dead: each of its partitions has another owner %d ms later", m.Name(victim), parts, time.Since(killed).Milliseconds())
 	w.progress(50)
+	w.waitCopies(m.Name(victim))
+	t.Logf("its copies are made elsewhere %.1f s after the kill", time.Since(killed).Seconds())
 	do(t, func(ctx context.Context) error { return m.Start(ctx, victim) })
 	w.waitReady(victim)
 	w.progress(50)
@@ -306,4 +309,40 @@ func (w *traffic) healthyToTheEngine(node int) {
 		}
 		return err
 	})
+}
+
+// TestDrainKillAndCutAtOnce: while a node is drained another one is killed, and a third has its cable pulled. Some partitions are without a
+// majority then; when both are back, the drain ends, and nothing that was acknowledged is missing.
+func TestDrainKillAndCutAtOnce(t *testing.T) {
+	m := newMesh(t)
+	w := start(t, m)
+	w.progress(50)
+	const drained, killed, cut = 4, 3, 2
+	c := w.client(0, 1)
+	defer c.Close()
+	do(t, func(ctx context.Context) error {
+		_, err := c.Drain(ctx, m.Name(drained), false)
+		return err
+	})
+	do(t, func(ctx context.Context) error { return m.Kill(ctx, killed) })
+	do(t, func(ctx context.Context) error { return m.Disconnect(ctx, cut) })
+	for began := time.Now(); time.Since(began) < 5*time.Second; {
+		time.Sleep(100 * time.Millisecond)
+	}
+	do(t, func(ctx context.Context) error { return m.Start(ctx, killed) }) // first, for it gets the lowest address that is free
+	do(t, func(ctx context.Context) error { return m.Connect(ctx, cut) })
+	healed := time.Now()
+	w.waitReady(killed, cut)
+	w.progress(50)
+	w.waitCopies(m.Name(drained))
+	// The command of an operator who comes later shows the same drain, and ends with it.
+	do(t, func(ctx context.Context) error {
+		out, err := m.Skein(ctx, 0, "drain", m.Name(drained))
+		t.Logf("%s", out)
+		return err
+	})
+	t.Logf("%s is empty %.1f s after the others are back", m.Name(drained), time.Since(healed).Seconds())
+	do(t, func(ctx context.Context) error { return m.Stop(ctx, drained) })
+	w.progress(50)
+	w.verdict(0, 1, 2, 3)
 }

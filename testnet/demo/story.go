@@ -196,16 +196,8 @@ func (s *story) killAndRestart(ctx context.Context) (failover, error) {
 	return f, s.local.Restart(victim)
 }
 
-// chooseVictim finds the owner of the partition with the most events.
+// chooseVictim finds the owner of the partition with the most events, of those whose owner takes part from beginning to end.
 func (s *story) chooseVictim(ctx context.Context) (f failover, node int, err error) {
-	s.mu.Lock()
-	most := -1
-	for p, n := range s.parts {
-		if n > most {
-			f.partition, most = p, n
-		}
-	}
-	s.mu.Unlock()
 	c, err := s.mesh.Client(0)
 	if err != nil {
 		return f, 0, err
@@ -215,13 +207,16 @@ func (s *story) chooseVictim(ctx context.Context) (f failover, node int, err err
 	if err != nil {
 		return f, 0, err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	most := 0
 	for _, p := range parts {
-		if p.Partition == f.partition {
-			f.victim = p.Owner
+		if i := s.index(p.Owner); i >= 0 && s.parts[p.Partition] > most {
+			f.victim, f.partition, most, node = p.Owner, p.Partition, s.parts[p.Partition], i
 		}
 	}
-	if node = s.index(f.victim); node < 0 {
-		return f, 0, fmt.Errorf("nobody says who owns partition %d", f.partition)
+	if most == 0 {
+		return f, 0, errors.New("nobody says who owns what")
 	}
 	return f, node, nil
 }
