@@ -11,6 +11,7 @@ import (
 	"github.com/skeinmesh/skein/ring"
 	"github.com/skeinmesh/skein/transport/wire"
 	pb "go.etcd.io/raft/v3/raftpb"
+	"golang.org/x/sync/errgroup"
 )
 
 // errJournal marks failures of the journal, after which this node must not answer anyone.
@@ -291,39 +292,45 @@ func (h *Host) completeBulk(sm StateMachine, gs log.GroupState, applied uint64) 
 	return nil
 }
 
+// recoverAtOnce is how many replicas are opened at a time at the start: opening waits for the disk more than it works.
+const recoverAtOnce = 16
+
 // recover opens every replica that the journal knows and finishes what was being removed.
 func (h *Host) recover(ctx context.Context) error {
+	work, ctx := errgroup.WithContext(ctx)
+	work.SetLimit(recoverAtOnce)
 	for _, gs := range h.cfg.Journal.Groups() {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if gs.Birth == nil {
-			if err := h.finishRemoval(gs.Group); err != nil {
+		work.Go(func() error {
+			if err := ctx.Err(); err != nil {
 				return err
 			}
-			continue
-		}
-		b, err := decodeBirth(gs.Birth)
-		if err != nil {
-			return wire.Errorf(wire.KindCorrupt, "", "group %s: birth record is damaged", gs.Group)
-		}
-		g, err := h.open(b, gs)
-		if wire.KindOf(err) == wire.KindCorrupt {
-			// One damaged replica must not keep the others down; nothing of it is deleted.
-			h.metrics.damaged.Inc()
-			h.cfg.Journal.Release(gs.Group, gs.Last) // it would hold the files of all groups
-			h.log.Error("replica is damaged and stays closed", "group", gs.Group.String(), "err", err)
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		g.wakeUp()
-		if err := h.start(g); err != nil {
-			return err
-		}
+			return h.recoverOne(gs)
+		})
 	}
-	return nil
+	return work.Wait()
+}
+
+func (h *Host) recoverOne(gs log.GroupState) error {
+	if gs.Birth == nil {
+		return h.finishRemoval(gs.Group)
+	}
+	b, err := decodeBirth(gs.Birth)
+	if err != nil {
+		return wire.Errorf(wire.KindCorrupt, "", "group %s: birth record is damaged", gs.Group)
+	}
+	g, err := h.open(b, gs)
+	if wire.KindOf(err) == wire.KindCorrupt {
+		// One damaged replica must not keep the others down; nothing of it is deleted.
+		h.metrics.damaged.Inc()
+		h.cfg.Journal.Release(gs.Group, gs.Last) // it would hold the files of all groups
+		h.log.Error("replica is damaged and stays closed", "group", gs.Group.String(), "err", err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	g.wakeUp()
+	return h.start(g)
 }
 
 // wakeUp decides who asks for ownership first after a restart: the only voter at once, the last owner early, others after
