@@ -21,7 +21,15 @@ func segmentPath(dir string, base uint64) string {
 //
 // Errors: KindInvalid (wrong base or length, nothing written), KindUnavailable with code disk-full (nothing visible was
 // written; it may be tried again), KindClosed, or the error of an earlier failed sync.
-func (s *Segments) Append(m *batch.Meta, payload []byte) error {
+func (s *Segments) Append(m *batch.Meta, payload []byte) error { return s.append(m, payload, true) }
+
+// AppendCold is Append of a batch that readers at the end do not wait for: nothing of it is kept in memory, and payload is the caller's
+// again.
+func (s *Segments) AppendCold(m *batch.Meta, payload []byte) error {
+	return s.append(m, payload, false)
+}
+
+func (s *Segments) append(m *batch.Meta, payload []byte, keep bool) error {
 	s.appendMu.Lock()
 	defer s.appendMu.Unlock()
 	seg, err := s.appendable(m, payload)
@@ -43,7 +51,11 @@ func (s *Segments) Append(m *batch.Meta, payload []byte) error {
 	seg.note(m, seg.size, s.cfg.IndexBytes)
 	seg.size += total
 	s.next, s.lastIndex = m.Next(), m.Index
-	s.keepTailLocked(StoredBatch{Meta: *m, Payload: payload})
+	if keep {
+		s.keepTailLocked(StoredBatch{Meta: *m, Payload: payload})
+	} else {
+		s.dropTailLocked()
+	}
 	return nil
 }
 

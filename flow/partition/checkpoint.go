@@ -12,6 +12,9 @@ import (
 	"github.com/skeinmesh/skein/transport/wire"
 )
 
+// readBytes is how much of the segments is read, and sent, at a time.
+const readBytes = 512 << 10
+
 // checkpoint is the state at one entry, on its way to another replica. It shares the maps of sealed buckets, which nobody
 // changes, keeps the store's identities from being removed, and pins the segments.
 type checkpoint struct {
@@ -64,9 +67,9 @@ func (c *checkpoint) Close() error {
 	return nil
 }
 
-// WriteTo sends the state, and the batches that a receiver with rawHave lacks. It holds one frame and one batch in memory.
+// WriteTo sends the state, and the batches that a receiver with rawHave lacks. It holds a few frames in memory.
 func (c *checkpoint) WriteTo(ctx context.Context, s wire.Stream, rawHave []byte) error {
-	return c.writeFrames(ctx, s, rawHave, frameBytes)
+	return c.writeFrames(ctx, s, rawHave, readBytes)
 }
 
 // writeFrames is WriteTo with batches in frames of so many bytes.
@@ -116,7 +119,7 @@ func (c *checkpoint) Partial() bool { return c.partial }
 // sendFrom tells where the receiver's batches end, when they are a prefix of ours; else it gets all, afresh.
 func (c *checkpoint) sendFrom(h *have) (from uint64, fresh bool, err error) {
 	if h.Version == snapshotVersion && h.Next > c.head.Start && h.Next <= c.head.Next {
-		last, err := c.read(h.Next-1, 1)
+		last, err := c.read(h.Next-1, 1, nil)
 		if err != nil {
 			return 0, false, err
 		}
@@ -129,7 +132,7 @@ func (c *checkpoint) sendFrom(h *have) (from uint64, fresh bool, err error) {
 	if c.head.Start == c.head.Next {
 		return c.head.Next, true, nil
 	}
-	first, err := c.read(c.head.Start, 1)
+	first, err := c.read(c.head.Start, 1, nil)
 	if err != nil {
 		return 0, false, err
 	}
@@ -236,16 +239,49 @@ func (c *checkpoint) scanMinute(ctx context.Context, minute int64, out *identity
 }
 
 // read reads pinned batches.
-func (c *checkpoint) read(from uint64, maxBytes int) ([]log.StoredBatch, error) {
-	batches, err := c.pin.Read(from, maxBytes, nil)
+func (c *checkpoint) read(from uint64, maxBytes int, buf []byte) ([]log.StoredBatch, error) {
+	batches, err := c.pin.Read(from, maxBytes, buf)
 	return batches, c.p.noteDamage(err)
 }
 
-// sendBatches sends the batch that holds offset from, and all that follow below until.
+// sendBatches sends the batch that holds offset from, and all that follow below until. One goroutine reads while another sends.
 func (c *checkpoint) sendBatches(ctx context.Context, w *sender, from, until uint64, size int) error {
-	var buf []byte
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r := &batchFrames{c: c, frames: make(chan []byte, 2), free: make(chan []byte, 4), raw: make([]byte, size)}
+	var reading sync.WaitGroup
+	var rerr error
+	reading.Go(func() {
+		defer close(r.frames)
+		rerr = r.read(ctx, from, until, size)
+	})
+	defer reading.Wait()
+	defer cancel()
+	for frame := range r.frames {
+		if err := w.send(ctx, frame); err != nil {
+			return err
+		}
+		select {
+		case r.free <- frame:
+		default:
+		}
+	}
+	reading.Wait()
+	return rerr
+}
+
+// batchFrames reads batches ahead of their sending, as frames.
+type batchFrames struct {
+	c      *checkpoint
+	frames chan []byte
+	free   chan []byte // frames that were sent
+	raw    []byte
+}
+
+func (r *batchFrames) read(ctx context.Context, from, until uint64, size int) error {
+	c := r.c
 	for from < until {
-		batches, err := c.read(from, size)
+		batches, err := c.read(from, size, r.raw)
 		if err != nil {
 			return err
 		}
@@ -259,13 +295,39 @@ func (c *checkpoint) sendBatches(ctx context.Context, w *sender, from, until uin
 			return corrupt("the segments have nothing at offset %d", from)
 		}
 		from = batches[len(batches)-1].Meta.Next()
-		buf = appendBatches(buf[:0], batches)
-		for part := range slices.Chunk(buf, size) {
-			if err := w.send(ctx, append(w.begin(frameBatches), part...)); err != nil {
+		frame := appendBatches(r.begin(), batches)
+		for len(frame) > maxBatchFrame {
+			if err := r.put(ctx, append(r.begin(), frame[5:maxBatchFrame]...)); err != nil {
 				return err
 			}
+			frame = append(frame[:5], frame[maxBatchFrame:]...)
+		}
+		if err := r.put(ctx, frame); err != nil {
+			return err
 		}
 		c.pin.Move(from)
 	}
 	return nil
+}
+
+// maxBatchFrame bounds a frame of batches, bytes: a single batch may be larger.
+const maxBatchFrame = 2 << 20
+
+// begin starts a frame, in the memory of one that was sent.
+func (r *batchFrames) begin() []byte {
+	var b []byte
+	select {
+	case b = <-r.free:
+	default:
+	}
+	return append(b[:0], frameBatches, 0, 0, 0, 0)
+}
+
+func (r *batchFrames) put(ctx context.Context, frame []byte) error {
+	select {
+	case r.frames <- frame:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }

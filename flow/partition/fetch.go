@@ -135,8 +135,10 @@ func (p *Partition) fetch(ctx context.Context, s wire.Stream) (*staged, error) {
 }
 
 func (f *fetching) run(ctx context.Context, s wire.Stream) error {
+	in := readAhead(ctx, s)
+	defer in.close()
 	for {
-		kind, body, err := recvFrame(ctx, s)
+		kind, body, err := in.frame()
 		if err != nil {
 			return err
 		}
@@ -280,7 +282,7 @@ type batchStream struct {
 	tail         []byte // bytes of a batch that is not complete
 }
 
-// take calls fn for the batches that body completes. fn keeps their payloads: the segments do, for readers.
+// take calls fn for the batches that body completes. Their payloads are good until fn returns.
 func (s *batchStream) take(body []byte, fn func(m *batch.Meta, payload []byte) error) error {
 	b := body
 	if len(s.tail) > 0 {
@@ -298,7 +300,7 @@ func (s *batchStream) take(body []byte, fn func(m *batch.Meta, payload []byte) e
 		if m.Base != s.next || m.Next() > s.end || m.Index > s.applied || m.Offsets() == 0 {
 			return corrupt("snapshot with a batch at offset %d, want %d", m.Base, s.next)
 		}
-		if err := fn(&m, append([]byte(nil), payload...)); err != nil {
+		if err := fn(&m, payload); err != nil {
 			return err
 		}
 		s.next, b = m.Next(), rest

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"hash/crc32"
 	"io"
+	"sync"
 
 	"github.com/skeinmesh/skein/flow/batch"
 	"github.com/skeinmesh/skein/ring"
@@ -156,6 +157,59 @@ func recvFrame(ctx context.Context, s wire.Stream) (kind byte, body []byte, err 
 		return 0, nil, corrupt("snapshot frame of %d bytes fails its CRC", len(frame))
 	}
 	return frame[0], frame[5:], nil
+}
+
+// ahead reads the frames of a snapshot while those before are still written to disk.
+type ahead struct {
+	frames chan readFrame
+	ctx    context.Context
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+}
+
+type readFrame struct {
+	kind byte
+	body []byte
+	err  error
+}
+
+// framesAhead is how many frames are read ahead, at most maxBatchFrame bytes each.
+const framesAhead = 4
+
+// readAhead starts to read frames, up to the last or an error. close must be called.
+func readAhead(ctx context.Context, s wire.Stream) *ahead {
+	ctx, cancel := context.WithCancel(ctx)
+	a := &ahead{frames: make(chan readFrame, framesAhead), ctx: ctx, cancel: cancel}
+	a.done.Go(func() {
+		defer close(a.frames)
+		for {
+			kind, body, err := recvFrame(ctx, s)
+			select {
+			case a.frames <- readFrame{kind, body, err}:
+			case <-ctx.Done():
+				return
+			}
+			if err != nil || kind == frameEnd {
+				return
+			}
+		}
+	})
+	return a
+}
+
+// frame is the next frame.
+func (a *ahead) frame() (kind byte, body []byte, err error) {
+	f, ok := <-a.frames
+	if !ok {
+		return 0, nil, context.Cause(a.ctx)
+	}
+	return f.kind, f.body, f.err
+}
+
+// close ends the reading; a stream that was not read to its end is dead then.
+func (a *ahead) close() {
+	a.cancel()
+	a.done.Wait()
 }
 
 // splitBatch takes the first whole batch off b. ok is false when b ends before it does.

@@ -190,9 +190,11 @@ func (m *mending) receive(ctx context.Context, s wire.Stream, hd *head) (err err
 	segs := m.p.staging.segs
 	m.fill = newFiller(segs)
 	defer func() { err = errors.Join(err, m.fill.close()) }()
+	ahead := readAhead(ctx, s)
+	defer ahead.close()
 	in := batchStream{next: segs.Next(), applied: hd.Applied, end: hd.Next}
 	for segs.Next() < m.end {
-		kind, body, err := recvFrame(ctx, s)
+		kind, body, err := ahead.frame()
 		switch {
 		case err != nil:
 			return err

@@ -170,7 +170,7 @@ type filler struct {
 }
 
 // fillSync is how many bytes are appended between two syncs.
-const fillSync = 32 << 20
+const fillSync = 64 << 20
 
 func newFiller(segs *log.Segments) *filler {
 	w := &filler{segs: segs, due: make(chan struct{}, 1)}
@@ -184,9 +184,8 @@ func newFiller(segs *log.Segments) *filler {
 	return w
 }
 
-// append keeps payload.
 func (w *filler) append(m *batch.Meta, payload []byte) error {
-	if err := w.segs.Append(m, payload); err != nil {
+	if err := w.segs.AppendCold(m, payload); err != nil {
 		return err
 	}
 	if w.unsynced += len(payload); w.unsynced >= fillSync {

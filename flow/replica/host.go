@@ -37,6 +37,8 @@ type Host struct {
 	snapSlots chan struct{} // snapshots sent at a time
 	snapRooms chan struct{} // snapshots fetched at a time
 
+	pace pacer
+
 	cached    nodeBytes // entries kept in memory by all groups
 	unwritten nodeBytes // entries of all groups on their way to the disk
 
@@ -85,6 +87,7 @@ func NewHost(cfg Config) (*Host, error) {
 	}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	h.cached.limit, h.unwritten.limit = cfg.NodeCacheBytes, cfg.MaxUnwrittenBytes
+	h.pace.metrics = h.metrics
 	h.outbox = newOutbox(h)
 	h.beats = newBeats(h.rand.Uint64())
 	h.list.Store(&[]*Group{})

@@ -15,6 +15,8 @@ type metrics struct {
 	appendSeconds   prometheus.Histogram
 	appliedEntries  prometheus.Counter
 	snapshots       *prometheus.CounterVec
+	snapshotBytes   *prometheus.CounterVec
+	snapshotRate    prometheus.Gauge
 	checkpoints     prometheus.Counter
 	checkpointFails prometheus.Counter
 	steps           *prometheus.CounterVec
@@ -50,6 +52,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		appendSeconds:   latency("append_seconds", "Time from handing a write to the journal until it is durable, queueing included."),
 		appliedEntries:  counter("applied_entries_total", "Committed entries applied, on every replica here."),
 		snapshots:       vec("snapshots_total", "Snapshots of groups, by direction and result.", "result"),
+		snapshotBytes:   vec("snapshot_bytes_total", "Bytes of snapshots and of fetched batches, by direction.", "direction"),
+		snapshotRate:    gauge("snapshot_rate_limit_bytes", "Bytes per second that snapshots may take here beside publishers; 0: nobody publishes, no limit."),
 		checkpoints:     counter("checkpoints_total", "Rounds in which applied state was made durable outside the journal."),
 		checkpointFails: counter("checkpoint_failures_total", "Such rounds that failed; the node stops then."),
 		moves:           vec("moves_total", "Moves of replicas for balance or by an operator that owners here asked for, by what became of them.", "result"),
@@ -61,7 +65,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m.proposed = m.proposals.WithLabelValues("ok")
 	if reg != nil {
 		reg.MustRegister(m.groups, m.damaged, m.owned, m.elections, m.proposals, m.dropped, m.sent, m.applySeconds, m.appendSeconds,
-			m.appliedEntries, m.snapshots, m.checkpoints, m.checkpointFails, m.steps, m.resting, m.roused, m.moves, m.removed)
+			m.appliedEntries, m.snapshots, m.snapshotBytes, m.snapshotRate, m.checkpoints, m.checkpointFails, m.steps, m.resting, m.roused, m.moves, m.removed)
 	}
 	return m
 }

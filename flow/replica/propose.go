@@ -2,6 +2,7 @@ package replica
 
 import (
 	"context"
+	"time"
 
 	"github.com/skeinmesh/skein/transport/wire"
 	"go.etcd.io/raft/v3"
@@ -13,6 +14,7 @@ type proposal struct {
 	data   []byte
 	size   int64
 	term   uint64 // the owner's term when it was proposed: it is not carried over into another
+	start  time.Time
 	index  uint64 // once seen in the log
 	result any
 	done   func(Outcome)
@@ -46,11 +48,12 @@ func (g *Group) Propose(data []byte, done func(Outcome)) error {
 		g.h.metrics.proposals.WithLabelValues(wire.KindNoCredit.String()).Inc()
 		return noCredit("propose")
 	}
-	p := &proposal{data: data, size: size, term: st.Term, done: done}
+	p := &proposal{data: data, size: size, term: st.Term, start: time.Now(), done: done}
 	if !g.inbox.put(func(in *input) { in.props = append(in.props, p) }) {
 		g.pending.Add(-size)
 		return closedErr("propose")
 	}
+	g.h.pace.waiting.Add(1)
 	return nil
 }
 
@@ -80,7 +83,10 @@ func (g *Group) stopped() bool {
 // finish answers a proposal.
 func (g *Group) finish(p *proposal, o Outcome) {
 	g.pending.Add(-p.size)
+	g.h.pace.waiting.Add(-1)
 	if o.Err == nil {
+		now := time.Now()
+		g.h.pace.observe(now, now.Sub(p.start))
 		g.h.metrics.proposed.Inc()
 	} else {
 		g.h.metrics.proposals.WithLabelValues(wire.KindOf(o.Err).String()).Inc()

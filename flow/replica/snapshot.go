@@ -139,7 +139,7 @@ func (g *Group) openSnapshot(ctx context.Context, from ring.NodeID, hello snapsh
 		err = fmt.Errorf("snapshot head: %w", err)
 		return nil, meta, errors.Join(err, s.Close(err))
 	}
-	return s, meta, nil
+	return paced{s, g.h}, meta, nil
 }
 
 // runFetch reads and stages a snapshot of one replica: bulk data alone while there is much of it, then the state with what came meanwhile.
@@ -362,7 +362,7 @@ func (g *Group) sendSnapshot(ctx context.Context, from ring.NodeID, req snapshot
 	sctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(g.ctx, cancel)()
-	err := stream(sctx, s, c, req.have)
+	err := stream(sctx, paced{s, g.h}, c, req.have)
 	part, ok := c.cp.(interface{ Partial() bool })
 	partial := ok && part.Partial()
 	c.close()
