@@ -121,6 +121,12 @@ func (b *Broker) runCatalogCommand(ctx context.Context, g *replica.Group, req ca
 	if err != nil {
 		return resp, err
 	}
+	switch cmd.(type) {
+	case catalog.BeginImport, catalog.EndImport:
+		if err := b.cfg.RequireVersion(ctx, wire.Version2); err != nil {
+			return resp, err
+		}
+	}
 	out := g.ProposeWait(ctx, req.Entry)
 	if out.Err != nil {
 		return resp, out.Err
@@ -133,7 +139,7 @@ func (b *Broker) runCatalogCommand(ctx context.Context, g *replica.Group, req ca
 		return resp, res.Err
 	}
 	switch cmd.(type) {
-	case catalog.CreateStream:
+	case catalog.CreateStream, catalog.BeginImport:
 		if res.Created {
 			b.births.push(ctx, birthsOf(res.Stream), g.Status().Term)
 		}

@@ -47,6 +47,11 @@ type Config struct {
 	// Mesh is the mesh this node belongs to; zero while it has not joined one yet.
 	Mesh          func() ring.MeshID
 	CatalogShards int // of the mesh, fixed at founding
+	// Cluster is the mesh's human name; exports carry it.
+	Cluster string
+	// RequireVersion is asked before an entry is proposed that only nodes of that version read: an error, of KindUnavailable, says why
+	// the mesh is not ready for it. nil: it always is.
+	RequireVersion func(ctx context.Context, v wire.Version) error
 
 	Peers     Peers
 	Groups    Groups
@@ -105,6 +110,9 @@ func NewBroker(cfg Config) (*Broker, error) {
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
+	}
+	if cfg.RequireVersion == nil {
+		cfg.RequireVersion = func(context.Context, wire.Version) error { return nil }
 	}
 	if cfg.MaintainEvery <= 0 {
 		cfg.MaintainEvery = 5 * time.Second

@@ -136,20 +136,24 @@ func (f *feed) clip(batches []framed) []framed {
 	return batches[:end]
 }
 
-// open finds a source: the local replica, the owner, any other founder.
+// open finds a source for the feed.
 func (f *feed) open(ctx context.Context) (source, error) {
-	b := f.sub.b
-	if p, ok := b.localPartition(f.part.Group); ok && f.tries%4 != 3 {
+	return f.sub.b.openSource(ctx, f.part, f.next, f.tries)
+}
+
+// openSource finds a source of a partition: the local replica, the owner, any other founder. tries counts those that failed in a row.
+func (b *Broker) openSource(ctx context.Context, part *catalog.Partition, from uint64, tries int) (source, error) {
+	if p, ok := b.localPartition(part.Group); ok && tries%4 != 3 {
 		return &localSource{p: p}, nil
 	}
-	owner, ok := b.owners.guess(f.part.Group)
-	if !ok || f.tries%2 == 1 {
-		owner, ok = b.anyOf(f.part.Group, foundersOf(f.part), f.tries)
+	owner, ok := b.owners.guess(part.Group)
+	if !ok || tries%2 == 1 {
+		owner, ok = b.anyOf(part.Group, foundersOf(part), tries)
 	}
 	if !ok {
-		return nil, noOwner(f.part.Group, nil)
+		return nil, noOwner(part.Group, nil)
 	}
-	return openRemote(ctx, b, owner, f.part.Group, f.next)
+	return openRemote(ctx, b, owner, part.Group, from)
 }
 
 // localSource reads the replica on this node.

@@ -81,14 +81,14 @@ func (b *Broker) publishTo(ctx context.Context, s *catalog.Stream, recs []batch.
 
 // streamFor finds the definition, creating it where that is wanted.
 func (b *Broker) streamFor(ctx context.Context, stream string, create bool) (*catalog.Stream, error) {
-	s, err := b.catalog.lookup(ctx, stream)
+	s, err := b.usable(ctx, stream)
 	if !create || wire.KindOf(err) != wire.KindNotFound {
 		return s, err
 	}
 	if _, _, err := b.Create(ctx, stream, StreamConfig{}, CreateOnly); err != nil && wire.CodeOf(err) != catalog.CodeExists {
 		return nil, err
 	}
-	return b.catalog.lookup(ctx, stream)
+	return b.usable(ctx, stream)
 }
 
 func sizeOf(recs []batch.Record) int64 {

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/skeinmesh/skein/flow/backup"
 	"github.com/skeinmesh/skein/flow/catalog"
 	"github.com/skeinmesh/skein/flow/replica"
 	"github.com/skeinmesh/skein/ring"
@@ -39,25 +40,33 @@ func (b *Broker) newStream(name string, cfg StreamConfig, mode CreateMode) (cata
 		cmd.Mode = catalog.CreateOnly
 	}
 	_, _ = rand.Read(cmd.Seed[:]) // never fails: crypto/rand ends the process instead
-	ranges := ring.EvenRanges(cfg.Partitions)
-	groups := make([]ring.GroupID, len(ranges))
+	var parts []backup.Partition
+	for i, r := range ring.EvenRanges(cfg.Partitions) {
+		parts = append(parts, backup.Partition{ID: ring.PartitionID(i), Range: r})
+	}
+	err := b.place(&cmd, parts)
+	return cmd, err
+}
+
+// place gives a new stream its partitions, with their founding members.
+func (b *Broker) place(cmd *catalog.CreateStream, parts []backup.Partition) error {
+	groups := make([]ring.GroupID, len(parts))
 	for i := range groups {
-		groups[i] = ring.PartitionGroup(cmd.ID, ring.PartitionID(i))
+		groups[i] = ring.PartitionGroup(cmd.ID, parts[i].ID)
 	}
-	places := b.cfg.Directory.Place(groups, cfg.Replicas) // together, so that the stream is born even
-	for i, r := range ranges {
-		id, g := ring.PartitionID(i), groups[i]
-		spec, err := specOf(&cmd, id, r)
+	places := b.cfg.Directory.Place(groups, cmd.Config.Replicas) // together, so that the stream is born even
+	for i, p := range parts {
+		spec, err := specOf(cmd, p.ID, p.Range)
 		if err != nil {
-			return cmd, err
+			return err
 		}
-		birth := replica.Birth{Group: g, Kind: replica.KindPartition, Spec: spec, Members: founders(places[i])}
+		birth := replica.Birth{Group: groups[i], Kind: replica.KindPartition, Spec: spec, Members: founders(places[i])}
 		if len(birth.Members) == 0 {
-			return cmd, wire.Errorf(wire.KindUnavailable, wire.CodeNoQuorum, "no live node to place partition %d on", i)
+			return wire.Errorf(wire.KindUnavailable, wire.CodeNoQuorum, "no live node to place partition %d on", p.ID)
 		}
-		cmd.Partitions = append(cmd.Partitions, catalog.Partition{ID: id, Range: r, Group: g, State: catalog.Open, Birth: birth})
+		cmd.Partitions = append(cmd.Partitions, catalog.Partition{ID: p.ID, Range: p.Range, Group: groups[i], State: catalog.Open, Birth: birth})
 	}
-	return cmd, nil
+	return nil
 }
 
 // founders numbers the founding replicas; of two nodes the second is a learner, because two voters tolerate no loss.

@@ -62,7 +62,7 @@ type chunk struct {
 
 // Subscribe starts reading; see Subscriber.
 func (b *Broker) Subscribe(ctx context.Context, stream string, req SubscribeRequest) (Subscription, error) {
-	s, err := b.catalog.lookup(ctx, stream)
+	s, err := b.usable(ctx, stream)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func (b *Broker) Subscribe(ctx context.Context, stream string, req SubscribeRequ
 		b.catalog.put(stream, nil)
 	}
 	if wire.CodeOf(err) == wire.CodeStreamNotFound { // the definition was that of an incarnation that is no more
-		if s, err = b.catalog.lookup(ctx, stream); err != nil {
+		if s, err = b.usable(ctx, stream); err != nil {
 			return nil, err
 		}
 		parts, starts, ends, err = b.resolve(ctx, s, req)
@@ -348,7 +348,7 @@ func (s *subscription) Close() error {
 
 // EventAt reads one event; see Subscriber.
 func (b *Broker) EventAt(ctx context.Context, stream string, id ring.PartitionID, offset uint64) (Event, error) {
-	s, err := b.catalog.lookup(ctx, stream)
+	s, err := b.usable(ctx, stream)
 	if err != nil {
 		return Event{}, err
 	}

@@ -18,7 +18,7 @@ type PartitionInfo struct {
 	ID       ring.PartitionID   `json:"partition"`
 	Group    ring.GroupID       `json:"group"`
 	Range    ring.Range         `json:"range"`
-	State    string             `json:"state"` // open | sealed
+	State    string             `json:"state"` // open | sealed | importing
 	Parents  []ring.PartitionID `json:"parents,omitempty"`
 	Children []ring.PartitionID `json:"children,omitempty"`
 	Owner    string             `json:"owner,omitempty"` // node name; "" not known

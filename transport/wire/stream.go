@@ -31,6 +31,7 @@ const (
 	MethodReserve   Method = 15 // request: an owner asks to move a replica to this node or away from it, or that a move is carried on
 	MethodOps       Method = 16 // request: what operators ask of a node, and what a node says of the groups that it owns
 	MethodUnfit     Method = 17 // request: a damaged replica tells its group's owner that it cannot lead for a while
+	MethodImport    Method = 18 // request: an import's beginning, or its next batches, to the partition's owner
 	MethodMembers   Method = 19 // request: founding by a list of members: where one stands, and what was founded
 )
 
