@@ -297,6 +297,7 @@ func (n *Node) openBroker() (err error) {
 	budget := n.cfg.Load().MemoryBudget
 	n.broker, err = flow.NewBroker(flow.Config{
 		Self: n.data.id.NodeID, Mesh: n.mesh, CatalogShards: catalogShards,
+		Cluster: n.cfg.Load().ClusterID, RequireVersion: n.RequireVersion,
 		Peers: n.peers, Groups: n.host, Directory: n.dir,
 		PublishBudget: credit.NewBudget(budget / 4), OwnerBudget: credit.NewBudget(budget / 4), ReadBudget: credit.NewBudget(budget / 4),
 		DiskFull: n.diskFull, Logger: n.log, Registerer: n.registry,
@@ -315,6 +316,7 @@ func (n *Node) openBroker() (err error) {
 	n.peers.HandleStream(wire.MethodSnapshot, n.host.HandleSnapshot)
 	n.peers.HandleRequest(wire.MethodCatalog, n.broker.HandleCatalog)
 	n.peers.HandleRequest(wire.MethodPartition, n.broker.HandlePartition)
+	n.peers.HandleRequest(wire.MethodImport, n.broker.HandleImport)
 	n.peers.HandleStream(wire.MethodPublish, n.broker.HandlePublish)
 	n.peers.HandleStream(wire.MethodSubscribe, n.broker.HandleSubscribe)
 	return nil
@@ -352,7 +354,8 @@ func maxConnections() int {
 }
 
 func (n *Node) openServer() (err error) {
-	n.server, err = api.New(n.apiConfig(), api.Deps{Publisher: n.broker, Subscriber: n.broker, Streams: streamPages{n.broker, n}, Mesh: meshPages{n}, Ops: n.ops, Owner: n.broker.OwnerName,
+	n.server, err = api.New(n.apiConfig(), api.Deps{Publisher: n.broker, Subscriber: n.broker, Streams: streamPages{n.broker, n}, Archives: n.broker,
+		Mesh: meshPages{n}, Ops: n.ops, Owner: n.broker.OwnerName,
 		Budget: credit.NewBudget(max(n.cfg.Load().MemoryBudget/4, 1<<20)), Log: n.log, Registerer: n.registry, Gatherer: n.registry})
 	return err
 }

@@ -155,7 +155,7 @@ func (p *process) root() *cobra.Command {
 	root.AddCommand(
 		p.nodeCommand(), p.devCommand(),
 		p.pubCommand(), p.subCommand(),
-		p.streamCommand(), p.meshCommand(),
+		p.streamCommand(), p.exportCommand(), p.importCommand(), p.meshCommand(),
 		p.drainCommand(), p.cordonCommand(), p.uncordonCommand(), p.transferCommand(),
 		p.healthCommand(), p.benchCommand(),
 		p.keygenCommand(), p.versionCommand(),

@@ -114,6 +114,7 @@ type Deps struct {
 	Publisher  flow.Publisher
 	Subscriber flow.Subscriber
 	Streams    flow.Streams
+	Archives   flow.Archives
 	Mesh       Mesh
 	Ops        Operator
 	// Budget bounds the memory of bodies being read; nil: 64 MiB of its own. It must not be the one that Publisher draws from:

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/skeinmesh/skein/flow/backup"
 	"github.com/skeinmesh/skein/transport/wire"
 )
 
@@ -91,6 +92,7 @@ var byCode = map[string]int{
 	wire.CodeTooLarge:         http.StatusRequestEntityTooLarge,
 	"quota":                   http.StatusTooManyRequests,
 	"version-mismatch":        http.StatusPreconditionFailed,
+	backup.CodeDamaged:        http.StatusBadRequest,
 }
 
 var byKind = map[wire.Kind]struct {

@@ -28,6 +28,8 @@ func (s *Server) routes() []Route {
 		{http.MethodPut, stream, []string{"timeout_ms"}, ScopeAdmin, false, s.putStream},
 		{http.MethodPatch, stream, []string{"timeout_ms"}, ScopeAdmin, false, s.patchStream},
 		{http.MethodDelete, stream, []string{"confirm", "timeout_ms"}, ScopeAdmin, false, s.deleteStream},
+		{get, stream + "/export", nil, ScopeAdmin, true, s.exportStream},
+		{post, stream + "/import", []string{"retention_ms", "retention_bytes"}, ScopeAdmin, false, s.importStream},
 
 		{get, "/v1/mesh", []string{"timeout_ms"}, ScopeView, false, s.meshSummary},
 		{get, "/v1/mesh/members", []string{"timeout_ms"}, ScopeView, false, s.meshMembers},

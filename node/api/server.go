@@ -26,6 +26,7 @@ type Server struct {
 	reserveWait time.Duration
 	now         func() time.Time
 	subs        atomic.Int64
+	archives    atomic.Int64
 	scrapes     chan struct{} // one in it for each of /metrics being written
 	conns       connections
 	reqBase     string
@@ -66,8 +67,8 @@ func New(cfg Config, dep Deps) (*Server, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	if dep.Publisher == nil || dep.Subscriber == nil || dep.Streams == nil || dep.Mesh == nil || dep.Ops == nil {
-		return nil, errors.New("api: Publisher, Subscriber, Streams, Mesh and Ops are required")
+	if dep.Publisher == nil || dep.Subscriber == nil || dep.Streams == nil || dep.Archives == nil || dep.Mesh == nil || dep.Ops == nil {
+		return nil, errors.New("api: Publisher, Subscriber, Streams, Archives, Mesh and Ops are required")
 	}
 	s := &Server{cfg: cfg, dep: dep, log: dep.Log, budget: dep.Budget, now: time.Now, drain: make(chan struct{}), reserveWait: reserveWait,
 		scrapes: make(chan struct{}, maxScrapes),

@@ -26,15 +26,16 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // world is a server with its fakes, and what tests want to know afterwards.
 type world struct {
-	t      testing.TB
-	s      *Server
-	broker *fakeBroker
-	mesh   *fakeMesh
-	ops    *fakeOps
-	budget *countedBudget
-	reg    *prometheus.Registry
-	log    *syncBuffer
-	http   *httptest.Server
+	archives *fakeArchives
+	t        testing.TB
+	s        *Server
+	broker   *fakeBroker
+	mesh     *fakeMesh
+	ops      *fakeOps
+	budget   *countedBudget
+	reg      *prometheus.Registry
+	log      *syncBuffer
+	http     *httptest.Server
 }
 
 type syncBuffer struct {
@@ -95,10 +96,10 @@ func (b *countedBudget) taken() int64 {
 
 func newWorld(t testing.TB, change ...func(*Config, *Deps)) *world {
 	t.Helper()
-	w := &world{t: t, broker: newFakeBroker(), mesh: &fakeMesh{}, ops: &fakeOps{}, budget: &countedBudget{free: 64 << 20},
+	w := &world{t: t, broker: newFakeBroker(), archives: &fakeArchives{}, mesh: &fakeMesh{}, ops: &fakeOps{}, budget: &countedBudget{free: 64 << 20},
 		reg: prometheus.NewRegistry(), log: &syncBuffer{}}
 	cfg := Config{Identity: Identity{Node: "n1", ID: ring.NewNodeID(), Cluster: "test"}, AutoCreate: true}
-	dep := Deps{Publisher: w.broker, Subscriber: w.broker, Streams: w.broker, Mesh: w.mesh, Ops: w.ops, Budget: w.budget,
+	dep := Deps{Publisher: w.broker, Subscriber: w.broker, Streams: w.broker, Archives: w.archives, Mesh: w.mesh, Ops: w.ops, Budget: w.budget,
 		Registerer: w.reg, Gatherer: w.reg, Owner: func(string, ring.PartitionID) string { return "n2" },
 		Log: slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	for _, f := range change {

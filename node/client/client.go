@@ -277,12 +277,17 @@ const maxAnswer = 256 << 20
 
 // send makes one try and returns an answer with a status below 400, or an error.
 func (c *Client) send(ctx context.Context, r request) (*http.Response, uint64, error) {
+	return c.sendBody(ctx, r, bytes.NewReader(r.body))
+}
+
+// sendBody is send with a body that may be of any length.
+func (c *Client) sendBody(ctx context.Context, r request, body io.Reader) (*http.Response, uint64, error) {
 	base, idx := c.server()
 	u := base + r.path
 	if len(r.query) > 0 {
 		u += "?" + r.query.Encode()
 	}
-	req, err := http.NewRequestWithContext(ctx, r.method, u, bytes.NewReader(r.body))
+	req, err := http.NewRequestWithContext(ctx, r.method, u, body)
 	if err != nil {
 		return nil, idx, fmt.Errorf("client: %w", err)
 	}
