@@ -247,6 +247,12 @@ func TestSecretFile(t *testing.T) {
 	if err != nil || len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], "chmod 600") {
 		t.Fatalf("%v, warnings %q", err, c.Warnings)
 	}
+	for dir, warnings := range map[string]int{filepath.Dir(path): 0, filepath.Dir(path) + "/other": 1} {
+		c, err = Load(Sources{Environ: []string{"SKEIN_SECRET_FILE=" + path, "CREDENTIALS_DIRECTORY=" + dir}})
+		if err != nil || len(c.Warnings) != warnings {
+			t.Errorf("with systemd's credentials in %s: %v, warnings %q", dir, err, c.Warnings)
+		}
+	}
 	other := NewSecret()
 	c, err = Load(Sources{File: write(t, "c.yaml", "secret_file: "+path), Environ: []string{"SKEIN_SECRET=" + other.Text()}})
 	if err != nil || string(c.Secret) != string(other) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -60,7 +61,7 @@ func Load(s Sources) (Config, error) {
 	errs = append(errs, c.apply(flagEntries(s.Flags))...)
 	c.Warnings = append(c.Warnings, warnings...)
 	errs = append(errs, c.refuseLater(s.Version)...)
-	if err := c.resolve(); err != nil {
+	if err := c.resolve(s.Environ); err != nil {
 		errs = append(errs, err)
 	}
 	if len(errs) == 0 {
@@ -172,7 +173,7 @@ func (c *Config) refuseLater(version string) []error {
 }
 
 // resolve fills in what depends on other keys or on the host.
-func (c *Config) resolve() error {
+func (c *Config) resolve(environ []string) error {
 	if c.Name == "" {
 		host, err := os.Hostname()
 		if err != nil {
@@ -180,7 +181,7 @@ func (c *Config) resolve() error {
 		}
 		c.Name, _, _ = strings.Cut(host, ".")
 	}
-	if err := c.readSecretFile(); err != nil {
+	if err := c.readSecretFile(environ); err != nil {
 		return err
 	}
 	if len(c.Secret) > 0 || c.Insecure {
@@ -196,6 +197,17 @@ func (c *Config) resolve() error {
 		}
 	}
 	return nil
+}
+
+// isCredential is true of a file that systemd keeps for this service alone. It lets the service in by an access list, which the mode shows as
+// rights of a group.
+func isCredential(path string, environ []string) bool {
+	for _, kv := range environ {
+		if dir, ok := strings.CutPrefix(kv, "CREDENTIALS_DIRECTORY="); ok && dir != "" {
+			return filepath.Dir(filepath.Clean(path)) == filepath.Clean(dir)
+		}
+	}
+	return false
 }
 
 // rank orders the sources of a value: default, file, environment, flag.
@@ -232,7 +244,7 @@ func (c *Config) openUnlessSet(key string, addr *string) {
 	}
 }
 
-func (c *Config) readSecretFile() error {
+func (c *Config) readSecretFile(environ []string) error {
 	if c.secretFile == "" {
 		return nil
 	}
@@ -261,7 +273,7 @@ func (c *Config) readSecretFile() error {
 	if c.Secret, err = ParseSecret(string(data)); err != nil {
 		return fail(c.secretFile + " " + err.Error())
 	}
-	if perm := info.Mode().Perm(); perm&0o077 != 0 {
+	if perm := info.Mode().Perm(); perm&0o077 != 0 && !isCredential(c.secretFile, environ) {
 		c.Warnings = append(c.Warnings, fmt.Sprintf("secret file %s can be read by others (mode %04o); chmod 600 it", c.secretFile, perm))
 	}
 	return nil
