@@ -18,7 +18,7 @@ func fullIdentity() view.Identity {
 		Name: strings.Repeat("n", maxName), Zone: strings.Repeat("z", maxZone), Version: strings.Repeat("v", maxVersion),
 		Cluster: strings.Repeat("c", maxCluster), Mesh: testMesh, HTTPAddr: strings.Repeat("h", maxAddr),
 		QUICAddr: strings.Repeat("q", maxAddr), Weight: math.MaxUint32, Flags: 0xff, Incarnation: math.MaxUint64,
-		Protocol: math.MaxUint16, Floor: math.MaxUint16, Former: [view.MaxFormer]ring.NodeID{{1}, {2}, {3}},
+		Protocol: math.MaxUint16, Floor: math.MaxUint16, Former: [view.MaxFormer]ring.NodeID{{1}, {2}, {3}, {4}},
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -44,6 +43,10 @@ func (n *Node) refused(peer ring.NodeID, code, detail string) {
 	default:
 		return
 	}
+	n.judged(v)
+}
+
+func (n *Node) judged(v verdict) {
 	select {
 	case n.verdicts <- v:
 	default: // the first one decides
@@ -140,11 +143,15 @@ func (n *Node) heedMembers() {
 			n.starts.moved(m.ID, m.GossipAddr)
 		}
 		for _, id := range m.Former {
-			if id.IsZero() || id == n.data.id.NodeID || !n.starts.giveUp(id) {
+			switch {
+			case id == n.data.id.NodeID:
+				n.judged(verdict{reason: reasonRolledBack, detail: fmt.Sprintf("node %s says that this node id was given up, or declared lost", m.ID)})
+				continue
+			case id.IsZero() || !n.starts.giveUp(id):
 				continue
 			}
-			n.log.Info("a node gave up its former node id: its copies are made anew, and nobody is let in under that id any more",
-				"peer_name", m.Name, "peer", m.ID, "former", id)
+			n.log.Info("a node id was given up, or declared lost: its copies are made anew, and nobody is let in under that id any more",
+				"by_name", m.Name, "by", m.ID, "given_up", id)
 			n.peers.GiveUp(id)
 		}
 	}
@@ -157,6 +164,9 @@ func (n *Node) registerQuarantine() error {
 	for _, f := range kept {
 		n.log.Warn(f.describe(n.data.path), "bytes_in_quarantine", bytes)
 	}
+	for _, line := range n.data.recovered() {
+		n.log.Warn(line)
+	}
 	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "skein_node_quarantined_bytes",
 		Help: "Bytes of earlier node ids that were set aside in the data directory, as of the start."})
 	g.Set(float64(bytes))
@@ -166,8 +176,8 @@ func (n *Node) registerQuarantine() error {
 // gaveUp is what the node tells of its past while the data of that is still there.
 func (n *Node) gaveUp() []string {
 	var out []string
-	for _, f := range slices.Clone(n.kept) {
+	for _, f := range n.kept {
 		out = append(out, f.describe(n.data.path))
 	}
-	return out
+	return append(out, n.data.recovered()...)
 }

@@ -35,6 +35,8 @@ type identity struct {
 	// first.
 	GivenUp *formerID  `json:"given_up,omitempty"`
 	Former  []formerID `json:"former,omitempty"`
+	// Lost are other nodes that an operator declared lost for good (Recover), newest first.
+	Lost []ring.NodeID `json:"lost,omitempty"`
 	// Boot counts the starts on this directory; a peer that remembers a higher count knows that an older copy was put back.
 	Boot  uint64 `json:"boot"`
 	Nonce uint64 `json:"nonce"`
@@ -83,9 +85,8 @@ func (d *dataDir) load(clusterID string) error {
 			return fmt.Errorf("data_dir: %s is damaged (%v): restore it, or set the directory aside and let the node join as a new one",
 				filepath.Join(d.path, identityFile), err)
 		}
-		if d.id.Format < wire.Oldest || d.id.Format > wire.Newest {
-			return fmt.Errorf("data_dir: %s is of format %d; this build (%s) reads formats %d to %d, and left it as it is: start the newer build again, "+
-				"or set the directory aside and let the node join as a new one", d.path, d.id.Format, Version, wire.Oldest, wire.Newest)
+		if err := d.checkFormat(); err != nil {
+			return err
 		}
 		if d.id.ClusterID != clusterID {
 			return fmt.Errorf("data_dir: %s belongs to cluster_id %q, the configuration says %q: use the right directory or set cluster_id back",
@@ -102,6 +103,15 @@ func (d *dataDir) load(clusterID string) error {
 	_, _ = rand.Read(nonce[:]) // never fails
 	d.id.Nonce = binary.LittleEndian.Uint64(nonce[:])
 	return d.save()
+}
+
+// checkFormat refuses a directory that another build must read.
+func (d *dataDir) checkFormat() error {
+	if d.id.Format < wire.Oldest || d.id.Format > wire.Newest {
+		return fmt.Errorf("data_dir: %s is of format %d; this build (%s) reads formats %d to %d, and left it as it is: start the newer build again, "+
+			"or set the directory aside and let the node join as a new one", d.path, d.id.Format, Version, wire.Oldest, wire.Newest)
+	}
+	return nil
 }
 
 // refuseForeignFiles: a directory without an identity but with data is not empty, it is damaged.

@@ -90,18 +90,20 @@ func (d *dataDir) setAside() error {
 		return fmt.Errorf("data_dir: set aside: %w", err)
 	}
 	former := append([]formerID{*g}, d.id.Former...)
-	d.id = identity{Format: d.id.Format, NodeID: ring.NewNodeID(), MeshID: d.id.MeshID, ClusterID: d.id.ClusterID, Marks: d.id.Marks,
+	d.id = identity{Format: d.id.Format, NodeID: ring.NewNodeID(), MeshID: d.id.MeshID, ClusterID: d.id.ClusterID, Marks: d.id.Marks, Lost: d.id.Lost,
 		Former: former[:min(len(former), maxFormer)]}
 	return nil // load saves it
 }
 
-// former are the ids that the node announces as given up.
+// former are the ids that the node announces as given up: those that an operator declared lost, and its own former ones.
 func (d *dataDir) former() (out [view.MaxFormer]ring.NodeID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for i := range min(len(out), len(d.id.Former)) {
-		out[i] = d.id.Former[i].ID
+	ids := slices.Clone(d.id.Lost)
+	for _, f := range d.id.Former {
+		ids = append(ids, f.ID)
 	}
+	copy(out[:], ids)
 	return out
 }
 

@@ -157,6 +157,7 @@ func (p *process) root() *cobra.Command {
 		p.pubCommand(), p.subCommand(),
 		p.streamCommand(), p.exportCommand(), p.importCommand(), p.meshCommand(),
 		p.drainCommand(), p.cordonCommand(), p.uncordonCommand(), p.transferCommand(),
+		p.recoverCommand(),
 		p.healthCommand(), p.benchCommand(),
 		p.keygenCommand(), p.versionCommand(),
 	)

@@ -47,8 +47,8 @@ const (
 	Leaving
 )
 
-// MaxFormer bounds the given up ids that a member announces.
-const MaxFormer = 3
+// MaxFormer bounds the given up ids that a member announces: so many fit.
+const MaxFormer = 4
 
 // Identity is what a member announces of itself. The caps on its strings are those of the gossip codec.
 type Identity struct {
@@ -69,7 +69,7 @@ type Identity struct {
 	// Protocol is the highest wire.Version that the member speaks, Floor the lowest that it puts up with; 0 counts as 1.
 	Protocol uint16
 	Floor    uint16
-	// Former are node ids that the member had and gave up, newest first: nobody may use them, and what they held is lost.
+	// Former are node ids that the member had and gave up, or was told are lost for good: nobody may use them, and what they held is lost.
 	Former [MaxFormer]ring.NodeID
 	// Incarnation orders the announcements of one member, over restarts too; the highest wins.
 	Incarnation uint64

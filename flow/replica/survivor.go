@@ -1,0 +1,190 @@
+package replica
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/skeinmesh/skein/flow/log"
+	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/transport/wire"
+	pb "go.etcd.io/raft/v3/raftpb"
+)
+
+// The functions here work on the journal and the store of a node that does not run. They are for the day on which the majority of a group
+// is lost for good, and an operator decides to go on from one replica, with what that has.
+
+// fence is how far the term and the last replica id of a group are moved when it goes on from one survivor. The lost majority may have
+// gone on after it: it cannot have gone that far.
+const fence = 1 << 20
+
+// Survivor is what a node that does not run holds of a group.
+type Survivor struct {
+	Birth Birth
+	// Members are the group's, as this replica has applied them. Of a joint change voters of either side count as voters.
+	Members []Member
+	// Halves are the sets of voters that each need a majority: one, or two within a joint change.
+	Halves [][]ring.ReplicaID
+	// Applied is the position of the state here, Last the position of the last entry in the log here.
+	Applied, Last log.Mark
+	// Term is the highest that this replica knows.
+	Term uint64
+}
+
+// Learner reports whether the replica is one.
+func (s *Survivor) Learner() bool {
+	return slices.ContainsFunc(s.Members, func(m Member) bool { return m.ID == s.Birth.Self && m.Learner })
+}
+
+// Member reports whether the replica is in its group's configuration, as far as it knows.
+func (s *Survivor) Member() bool {
+	return slices.ContainsFunc(s.Members, func(m Member) bool { return m.ID == s.Birth.Self })
+}
+
+// Quorum reports whether the members on other nodes than the lost ones are a majority.
+func (s *Survivor) Quorum(lost func(ring.NodeID) bool) bool {
+	gone := map[ring.ReplicaID]bool{}
+	for _, m := range s.Members {
+		gone[m.ID] = lost(m.Node)
+	}
+	for _, voters := range s.Halves {
+		left := 0
+		for _, id := range voters {
+			if !gone[id] {
+				left++
+			}
+		}
+		if left <= len(voters)/2 {
+			return false
+		}
+	}
+	return true
+}
+
+// Survivors lists the groups that the journal and the store hold. Replicas without any state, such as learners that still wait for their
+// snapshot, are left out: nothing can go on from them. Errors: KindCorrupt; I/O.
+func Survivors(journal log.Journal, store log.Store) ([]Survivor, error) {
+	var out []Survivor
+	for _, gs := range journal.Groups() {
+		if gs.Birth == nil {
+			continue
+		}
+		s, _, err := survivorOf(journal, store, gs)
+		if err != nil {
+			return nil, err
+		}
+		if s.Applied.Index > 0 {
+			out = append(out, s)
+		}
+	}
+	slices.SortFunc(out, func(a, b Survivor) int { return a.Birth.Group.Compare(b.Birth.Group) })
+	return out, nil
+}
+
+func survivorOf(journal log.Journal, store log.Store, gs log.GroupState) (Survivor, state, error) {
+	b, err := decodeBirth(gs.Birth)
+	if err != nil {
+		return Survivor{}, state{}, wire.Errorf(wire.KindCorrupt, "", "group %s: birth record is damaged", gs.Group)
+	}
+	st, ok, err := loadState(store, b.Group)
+	if err != nil {
+		return Survivor{}, state{}, err
+	}
+	if !ok {
+		st = bornState(b)
+	}
+	s := Survivor{Birth: b, Members: st.members(), Applied: st.applied, Last: gs.Compacted, Term: max(gs.HardState.Term, st.applied.Term)}
+	for _, ids := range [][]uint64{st.conf.GetVoters(), st.conf.GetVotersOutgoing()} {
+		var half []ring.ReplicaID
+		for _, id := range ids {
+			half = append(half, ring.ReplicaID(id))
+		}
+		if len(half) > 0 {
+			s.Halves = append(s.Halves, half)
+		}
+	}
+	if gs.Last > gs.Compacted.Index {
+		term, err := journal.Term(b.Group, gs.Last)
+		if err != nil {
+			return Survivor{}, state{}, err
+		}
+		s.Last = log.Mark{Index: gs.Last, Term: term}
+	}
+	if s.Applied.Index > s.Last.Index {
+		s.Last = s.Applied
+	}
+	return s, st, nil
+}
+
+// GoOnAlone makes the replica of a group that is here its only member, for good: whatever the lost members did after the last entry here
+// never happened. Everything in the log here counts from then on, acknowledged or not, but for changes of the configuration. Term and
+// replica ids are moved beyond what the lost members can have used, so that nothing they say is believed. It is durable on return; done
+// again after a crash in between it comes to the same. Errors: KindNotFound, KindInvalid (there is nothing to go on from), KindCorrupt; I/O.
+func GoOnAlone(journal log.Journal, store log.Store, group ring.GroupID) error {
+	gs, known := journal.Load(group)
+	if !known || gs.Birth == nil {
+		return wire.Errorf(wire.KindNotFound, "", "group %s has no replica here", group)
+	}
+	s, st, err := survivorOf(journal, store, gs)
+	if err != nil {
+		return err
+	}
+	switch {
+	case s.Applied.Index == 0:
+		return wire.Errorf(wire.KindInvalid, "", "group %s: the replica here has no state", group)
+	case s.Applied.Index < gs.Compacted.Index:
+		return wire.Errorf(wire.KindCorrupt, "", "group %s: state is at %d, but the journal begins after %d", group, s.Applied.Index, gs.Compacted.Index)
+	}
+	self := s.Birth.Self
+	term := max(s.Term, s.Last.Term) + fence
+	w := log.Write{Group: group, HardState: &log.HardState{Term: term, Vote: uint64(self), Commit: max(gs.HardState.Commit, s.Applied.Index)}}
+	if w.Entries, err = withoutChanges(journal, gs, s.Applied.Index, term); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	journal.Append([]log.Write{w}, true, func(err error) { done <- err })
+	if err := <-done; err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	st.conf = &pb.ConfState{Voters: []uint64{uint64(self)}, AutoLeave: new(false)}
+	st.nodes = map[ring.ReplicaID]ring.NodeID{self: nodeOf(s.Birth)}
+	st.lastID = max(st.lastID, self) + fence
+	b := store.NewBatch()
+	st.save(b, group, true)
+	b.Set(ownKey(group, keyBirth), encodeBirth(s.Birth))
+	return b.Commit()
+}
+
+// nodeOf is the node that a replica was born on.
+func nodeOf(b Birth) ring.NodeID {
+	for _, m := range b.Members {
+		if m.ID == b.Self {
+			return m.Node
+		}
+	}
+	return ring.NodeID{}
+}
+
+// withoutChanges is the log behind the applied index from the first change of the configuration on, with such changes replaced by empty
+// entries and all of it under a new term; nil where there is none.
+func withoutChanges(journal log.Journal, gs log.GroupState, applied, term uint64) ([]log.Entry, error) {
+	var out []log.Entry
+	for from := max(applied+1, gs.First); from <= gs.Last; {
+		es, err := journal.Entries(gs.Group, from, gs.Last+1, 4<<20)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range es {
+			change := e.Type != log.EntryNormal
+			if len(out) == 0 && !change {
+				continue
+			}
+			e.Term = term
+			if change {
+				e.Type, e.Data = log.EntryNormal, nil
+			}
+			out = append(out, e)
+		}
+		from = es[len(es)-1].Index + 1
+	}
+	return out, nil
+}
