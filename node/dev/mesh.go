@@ -29,6 +29,8 @@ type Options struct {
 	DataDir string
 	// Binary is the skein to run; default: the running program, which must be skein then.
 	Binary string
+	// NodeBinary, where not nil, is the skein to run as one node; "" is Binary. It is asked at every start of the node.
+	NodeBinary func(i int) string
 	// Args and Env are added to every node's; Env is in the form of os.Environ. NodeArgs, where not nil, adds to one node's.
 	Args, Env []string
 	NodeArgs  func(i int) []string
@@ -239,7 +241,11 @@ func (m *Mesh) Restart(i int) error {
 	if m.o.NodeEnv != nil {
 		env = append(env, m.o.NodeEnv(i)...)
 	}
-	return m.nodes[i].start(m.spawn, m.o.Binary, m.args(i), env, func(err error) {
+	binary := m.o.Binary
+	if m.o.NodeBinary != nil {
+		binary = cmp.Or(m.o.NodeBinary(i), binary)
+	}
+	return m.nodes[i].start(m.spawn, binary, m.args(i), env, func(err error) {
 		select {
 		case m.exits <- Exit{Node: i, Err: err}:
 		default: // nobody reads them, and one per node is known already

@@ -264,7 +264,7 @@ func (w *world) readThrough(node int) (map[uint32]uint64, error) {
 		return nil, err
 	}
 	defer sub.Close()
-	reader, next := fmt.Sprintf("read back through node %d", node), map[uint32]uint64{}
+	reader, next := fmt.Sprintf("read back %s through node %d", w.stream, node), map[uint32]uint64{}
 	for {
 		chunk, err := sub.Next()
 		for i := range chunk.Events {

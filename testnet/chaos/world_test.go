@@ -46,13 +46,17 @@ var binary = sync.OnceValues(func() (string, error) {
 	if given := os.Getenv("SKEIN_CHAOS_BINARY"); given != "" {
 		return filepath.Abs(given)
 	}
-	out := filepath.Join(buildDir, "skein")
-	cmd := exec.Command("go", "build", "-o", out, "github.com/skeinmesh/skein/cmd/skein")
-	if text, err := cmd.CombinedOutput(); err != nil {
+	return build("skein")
+})
+
+func build(name string, flags ...string) (string, error) {
+	out := filepath.Join(buildDir, name)
+	args := append(append([]string{"build", "-o", out}, flags...), "github.com/skeinmesh/skein/cmd/skein")
+	if text, err := exec.Command("go", args...).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build skein: %w\n%s", err, text)
 	}
 	return out, nil
-})
+}
 
 func skein(t *testing.T) string {
 	t.Helper()
