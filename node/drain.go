@@ -14,10 +14,11 @@ import (
 )
 
 // restore takes up the drain that the node's disk tells of, under the id that it had.
-func (o *operator) restore(now time.Time) {
-	d := o.n.data.marks().Drain
+func (o *operator) restore(now time.Time) error {
+	m := o.n.data.marks()
+	d := m.Drain
 	if d.ID == "" {
-		return
+		return nil
 	}
 	name := o.n.cfg.Load().Name
 	op := ops.Operation{ID: d.ID, Kind: ops.Drain, State: ops.Running, Node: name, Started: ops.At(d.Started),
@@ -27,7 +28,17 @@ func (o *operator) restore(now time.Time) {
 		op.Progress.SafeToPowerDown = true
 		op.Reason = op.Progress.Sentence(name)
 	}
-	o.table.Restore(now, op)
+	if keeper, _ := ops.KeeperOf(d.ID); keeper == o.self() {
+		o.table.Restore(now, op)
+		return nil
+	}
+	// The node has given up the id that it had: its drain is another node's now, and any node must find it.
+	op, err := o.table.Add(now, op)
+	if err != nil {
+		return err
+	}
+	m.Drain.ID = op.ID
+	return o.n.data.setMarks(m)
 }
 
 // cordon sets or takes away the mark that keeps new work off this node.

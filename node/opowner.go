@@ -79,6 +79,12 @@ func (o *operator) own(ctx context.Context, req ops.Request, group ring.GroupID)
 	switch req.Kind {
 	case ops.Transfer:
 		return o.transfer(g, op, to, req.DryRun)
+	case ops.Move:
+		from, err := ring.ParseNodeID(req.From)
+		if err != nil {
+			return op, wire.Errorf(wire.KindInvalid, "", "the node to leave is no id")
+		}
+		return o.move(ctx, g, op, from, to, req.DryRun)
 	}
 	return op, wire.Errorf(wire.KindInvalid, "", "operation %q is not known to this version", string(req.Kind))
 }

@@ -44,7 +44,9 @@ func (n *Node) openOps() error {
 		table: ops.NewTable(n.data.id.NodeID, n.cfg.Load().Name, n.data.id.Boot, maxOperations)}
 	o.life, o.end = context.WithCancel(context.Background())
 	o.met = newOpsMetrics(n.registry, o)
-	o.restore(time.Now())
+	if err := o.restore(time.Now()); err != nil {
+		return err
+	}
 	n.ops = o
 	n.peers.HandleRequest(wire.MethodOps, o.handle)
 	return nil

@@ -143,8 +143,14 @@ func (r *reports) own(after ring.GroupID) (list []ops.Report, more bool) {
 // report is what a replica here knows of its group; only an owner knows how far its members are.
 func (n *Node) report(g *replica.Group, st replica.Status) ops.Report {
 	rep := ops.Report{Group: st.Group, Term: st.Term, Commit: st.Commit, Want: n.wantOf(g, st)}
+	if st.Role == replica.RoleOwner {
+		rep.Waits = n.ops.named(st.Waits.Reason)
+		if mv := st.Move; mv != nil {
+			rep.MoveFrom, rep.MoveTo, rep.MovePhase, rep.MoveReason = mv.From, mv.To, string(mv.Phase), n.ops.named(mv.Reason)
+		}
+	}
 	for _, m := range st.Members {
-		c := ops.Copy{Node: m.Node, Learner: m.Learner, Match: st.Commit}
+		c := ops.Copy{ID: m.ID, Node: m.Node, Learner: m.Learner, Match: st.Commit}
 		if st.Role == replica.RoleOwner {
 			c.Match, c.Silent = st.Match[m.ID], m.ID != st.Self && !st.Active[m.ID]
 		}

@@ -156,7 +156,7 @@ func (p *process) root() *cobra.Command {
 		p.nodeCommand(), p.devCommand(),
 		p.pubCommand(), p.subCommand(),
 		p.streamCommand(), p.exportCommand(), p.importCommand(), p.meshCommand(),
-		p.drainCommand(), p.cordonCommand(), p.uncordonCommand(), p.transferCommand(),
+		p.drainCommand(), p.cordonCommand(), p.uncordonCommand(), p.moveCommand(), p.transferCommand(),
 		p.recoverCommand(),
 		p.healthCommand(), p.benchCommand(),
 		p.keygenCommand(), p.versionCommand(),

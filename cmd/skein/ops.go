@@ -117,6 +117,35 @@ func (p *process) transferCommand() *cobra.Command {
 	return cmd
 }
 
+func (p *process) moveCommand() *cobra.Command {
+	var f opFlags
+	var from, to string
+	cmd := &cobra.Command{
+		Use:   "move STREAM PARTITION --from NODE --to NODE",
+		Short: "Move one copy of a partition to another node",
+		Long: "Move one copy of a partition to another node: the new copy catches up, then takes the place of the old one in one step. Publishers and\n" +
+			"readers go on meanwhile. The catalog's shards are the partitions of _mesh.",
+		Args:    arguments("STREAM", "PARTITION"),
+		Example: "  skein mesh partitions orders\n  skein move orders 3 --from n1 --to n4 --dry-run\n  skein move orders 3 --from n1 --to n4",
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		partition, err := partitionArg(args[1])
+		if err != nil {
+			return err
+		}
+		if from == "" || to == "" {
+			return usagef("--from and --to name the node that has the copy and the one that is to get it")
+		}
+		return p.operate(cmd, &f, func(ctx context.Context, c *client.Client) (client.Operation, error) {
+			return c.Move(ctx, args[0], partition, from, to, f.dryRun)
+		})
+	}
+	f.add(cmd, true)
+	cmd.Flags().StringVar(&from, "from", "", "the node that has the copy")
+	cmd.Flags().StringVar(&to, "to", "", "the node that is to get it")
+	return cmd
+}
+
 func partitionArg(s string) (uint32, error) {
 	n, err := strconv.ParseUint(s, 10, 32)
 	if err != nil {

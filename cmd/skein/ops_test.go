@@ -110,6 +110,7 @@ func TestOperationsAskForWhatTheyAreNamedAfter(t *testing.T) {
 		"drain n3 --dry-run":                 "POST /v1/nodes/n3/drain?dry_run=true",
 		"cordon a/b":                         "PUT /v1/nodes/a%2Fb/cordon",
 		"uncordon n3":                        "DELETE /v1/nodes/n3/cordon",
+		"move s 7 --from n1 --to n2":         `POST /v1/streams/s/partitions/7/move{"from":"n1","to":"n2"}`,
 		"transfer s 7 --to n2":               `POST /v1/streams/s/partitions/7/transfer{"to":"n2"}`,
 		"transfer _mesh 0 --to n2 --dry-run": `POST /v1/streams/_mesh/partitions/0/transfer?dry_run=true{"to":"n2"}`,
 	} {
@@ -132,6 +133,7 @@ func TestOperationsThatMakeNoSenseAreUsageErrors(t *testing.T) {
 		"transfer s":                "PARTITION is missing",
 		"transfer s x --to n1":      `PARTITION: "x" is not a number`,
 		"transfer s 0":              "--to is missing",
+		"move s 0 --to n1":          "--from and --to name",
 	} {
 		if r := skein(t, nil, "", strings.Fields(args)...); r.code != 2 || !strings.Contains(r.err, want) || r.out != "" {
 			t.Errorf("skein %s: %+v", args, r)

@@ -60,6 +60,8 @@ const (
 	renewEvery  = 20 * time.Second // a third of grantTime
 	askAgain    = time.Second      // after a refusal
 	targetGrace = 10 * time.Second // how long a target may look dead before its move is given up
+	// manualRest is for how long a group is left alone that an operator has placed: balancing finds others, and does not undo it at once.
+	manualRest = 15 * time.Minute
 )
 
 // Move starts moving a replica of a group that is owned here, and returns; Status tells how it comes on. dryRun: it is only said what
@@ -190,8 +192,12 @@ func heir(in PlanInput, s Swap) ring.NodeID {
 	return append(p.wanted, s.To)[0]
 }
 
-// relieve starts a move that brings nodes nearer to their share, if Placement knows one for this group.
+// relieve starts a move that brings nodes nearer to their share, if Placement knows one for this group. One that an operator has just
+// placed stays.
 func (g *Group) relieve(now time.Time, in PlanInput) {
+	if now.Sub(g.plan.settled) < manualRest {
+		return
+	}
 	nodes := make([]ring.NodeID, len(in.Members))
 	for i, m := range in.Members {
 		nodes[i] = m.Node
@@ -251,6 +257,9 @@ func (g *Group) tendMove(now time.Time) {
 func (g *Group) endMove(why string) {
 	m := g.plan.move
 	g.plan.move = nil
+	if why == "" && m.manual {
+		g.plan.settled = time.Now()
+	}
 	result := "done"
 	if why != "" {
 		result = "given up"

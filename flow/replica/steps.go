@@ -30,6 +30,7 @@ type planState struct {
 	handing ring.ReplicaID            // who was offered the ownership; 0: nobody
 	refused map[ring.ReplicaID]uint64 // who did not take it, until which tick
 	move    *move
+	settled time.Time     // when a move that an operator asked for was made
 	wanted  []ring.NodeID // where copies should be, as of the last look
 	want    int
 	waits   Step // what the last look found to wait for

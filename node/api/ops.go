@@ -34,8 +34,11 @@ func (s *Server) nodeOp(kind ops.Kind) func(*Call) error {
 	}
 }
 
-// transferFields are the JSON names that a transfer takes.
-var transferFields = []string{"to"}
+// transferFields and moveFields are the JSON names that the operations on partitions take.
+var (
+	transferFields = []string{"to"}
+	moveFields     = []string{"from", "to"}
+)
 
 // partitionOp serves an operation about the partition that the path names.
 func (s *Server) partitionOp(kind ops.Kind, fields []string) func(*Call) error {

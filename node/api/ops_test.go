@@ -48,6 +48,7 @@ func TestOperationsAreAcceptedWithAPlaceToLook(t *testing.T) {
 		{"DELETE", "/v1/nodes/n2/drain", "", ops.Request{Kind: ops.CancelDrain, Node: "n2"}},
 		{"PUT", "/v1/nodes/n2/cordon", "{}", ops.Request{Kind: ops.Cordon, Node: "n2"}},
 		{"DELETE", "/v1/nodes/n2/cordon", "", ops.Request{Kind: ops.Uncordon, Node: "n2"}},
+		{"POST", "/v1/streams/s/partitions/3/move", `{"from":"n1","to":"n2"}`, ops.Request{Kind: ops.Move, Stream: "s", Partition: 3, From: "n1", To: "n2"}},
 		{"POST", "/v1/streams/s/partitions/3/transfer", `{"to":"n2"}`, ops.Request{Kind: ops.Transfer, Stream: "s", Partition: 3, To: "n2"}},
 		{"POST", "/v1/streams/_mesh/partitions/0/transfer", `{"to":"n2"}`, ops.Request{Kind: ops.Transfer, Stream: "_mesh", To: "n2"}},
 	} {
@@ -75,6 +76,7 @@ func TestOperationsThatMakeNoSenseAreRefused(t *testing.T) {
 	w.expect(400, codeInvalid, "POST", "/v1/streams/s/partitions/0/transfer", `{"to":7}`)
 	w.expect(400, codeInvalid, "POST", "/v1/streams/s/partitions/0/transfer", `{}`)
 	w.expect(400, codeInvalid, "POST", "/v1/streams/s/partitions/0/transfer", ``)
+	w.expect(400, codeInvalid, "POST", "/v1/streams/s/partitions/0/move", `{"to":"n2"}`)
 	w.expect(400, codeInvalid, "POST", "/v1/streams/s/partitions/-1/transfer", `{"to":"n2"}`)
 	w.expect(400, codeInvalidName, "POST", "/v1/streams/a%2fb/partitions/0/transfer", `{"to":"n2"}`)
 	w.expect(415, codeMediaType, "POST", "/v1/streams/s/partitions/0/transfer", `to=n2`, "Content-Type: text/plain")

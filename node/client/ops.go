@@ -86,6 +86,12 @@ func (c *Client) Transfer(ctx context.Context, stream string, partition uint32, 
 	return c.operate(ctx, http.MethodPost, fmt.Sprintf("%s/partitions/%d/transfer", streamPath(stream), partition), map[string]string{"to": to}, dryRun)
 }
 
+// Move has one copy of a partition go from a node to another.
+func (c *Client) Move(ctx context.Context, stream string, partition uint32, from, to string, dryRun bool) (Operation, error) {
+	return c.operate(ctx, http.MethodPost, fmt.Sprintf("%s/partitions/%d/move", streamPath(stream), partition),
+		map[string]string{"from": from, "to": to}, dryRun)
+}
+
 // Operation looks an operation up.
 func (c *Client) Operation(ctx context.Context, id string) (Operation, error) {
 	return c.operation(ctx, request{method: http.MethodGet, path: "/v1/operations/" + url.PathEscape(id), repeat: true})

@@ -27,10 +27,11 @@ type Report struct {
 
 // Copy is one copy of a group, as its owner knows it.
 type Copy struct {
-	Node    ring.NodeID `msgpack:"n"`
-	Learner bool        `msgpack:"l,omitempty"`
-	Match   uint64      `msgpack:"m"`           // its acknowledged index
-	Silent  bool        `msgpack:"s,omitempty"` // did not answer within the last election timeout
+	ID      ring.ReplicaID `msgpack:"i"`
+	Node    ring.NodeID    `msgpack:"n"`
+	Learner bool           `msgpack:"l,omitempty"`
+	Match   uint64         `msgpack:"m"`           // its acknowledged index
+	Silent  bool           `msgpack:"s,omitempty"` // did not answer within the last election timeout
 }
 
 // CaughtUp is how far behind the commit index a copy may be and still counts as one: what is in flight under load.
@@ -42,6 +43,34 @@ func (r Report) Behind(c Copy) uint64 {
 		return 0
 	}
 	return r.Commit - c.Match
+}
+
+// Left reports whether a copy has left its node: its id is given to no other, so that this holds also when a new one has come there.
+func (r Report) Left(id ring.ReplicaID) bool {
+	return len(r.Members) > 0 && !slices.ContainsFunc(r.Members, func(c Copy) bool { return c.ID == id })
+}
+
+// On gives the copy on a node.
+func (r Report) On(n ring.NodeID) (Copy, bool) {
+	i := slices.IndexFunc(r.Members, func(c Copy) bool { return c.Node == n })
+	if i < 0 {
+		return Copy{}, false
+	}
+	return r.Members[i], true
+}
+
+// MoveSentence says how the move under way stands, with the names of its ends.
+func (r Report) MoveSentence(from, to string) string {
+	s := fmt.Sprintf("the copy on %s moves to %s: %s", from, to, r.MovePhase)
+	for _, c := range r.Members {
+		if c.Node == r.MoveTo && r.Behind(c) > 0 {
+			s += fmt.Sprintf(", %d of %d", c.Match, r.Commit)
+		}
+	}
+	if r.MoveReason != "" {
+		s += "; " + r.MoveReason
+	}
+	return s
 }
 
 // World is what the observer knows of the nodes.
