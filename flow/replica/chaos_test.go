@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -67,10 +68,13 @@ func (m *mesh) calm() time.Duration {
 	return 1
 }
 
-// trouble breaks and mends things for a while.
-func (m *mesh) trouble(r *rand.Rand, rounds int) {
+// trouble breaks and mends things for a while, and has members change if g names a group.
+func (m *mesh) trouble(r *rand.Rand, rounds int, g *ring.GroupID) {
 	down := -1
 	for range rounds {
+		if g != nil {
+			m.changeMembers(r, *g, down)
+		}
 		n := r.IntN(len(m.nodes))
 		switch r.IntN(9) {
 		case 0, 1:
@@ -117,10 +121,40 @@ func (m *mesh) trouble(r *rand.Rand, rounds int) {
 	}
 	m.mu.Lock()
 	clear(m.cut)
+	clear(m.lost)
+	clear(m.drained)
 	m.loss = 0
 	m.mu.Unlock()
 	if down >= 0 {
 		m.nodes[down].start()
+	}
+}
+
+// changeMembers drains a node or lets it be, gives the one that is down up, or moves a replica.
+func (m *mesh) changeMembers(r *rand.Rand, g ring.GroupID, down int) {
+	n, o := r.IntN(len(m.nodes)), r.IntN(len(m.nodes))
+	switch r.IntN(5) {
+	case 0:
+		m.mu.Lock()
+		clear(m.drained)
+		m.drained[n] = true
+		m.mu.Unlock()
+	case 1:
+		m.mu.Lock()
+		clear(m.drained)
+		clear(m.lost)
+		m.mu.Unlock()
+	case 2:
+		if down >= 0 {
+			m.set(m.lost, down, true)
+		}
+	case 3:
+		for i := range m.nodes {
+			if rep := m.group(i, g); rep != nil && rep.Status().Ready {
+				// Most are refused: there is no replica to move, or one where it should go.
+				_, _ = rep.h.Move(context.Background(), g, m.nodes[n].id, m.nodes[o].id, false)
+			}
+		}
 	}
 }
 
@@ -151,6 +185,15 @@ func (h *history) check(t *testing.T, got []string) {
 }
 
 func TestNothingAcknowledgedIsLostUnderTrouble(t *testing.T) {
+	underTrouble(t, func(t *testing.T, seed uint64) { runTrouble(t, seed, 3+int(seed%2)*2, false) })
+}
+
+// The same while nodes are drained, given up and given copies again, and replicas move: whatever dies at whatever step.
+func TestNothingAcknowledgedIsLostWhileMembersChange(t *testing.T) {
+	underTrouble(t, func(t *testing.T, seed uint64) { runTrouble(t, seed, 4+int(seed%2), true) })
+}
+
+func underTrouble(t *testing.T, run func(t *testing.T, seed uint64)) {
 	seeds := []uint64{1, 2, 3, 4, 5, 6, 7, 8}
 	if s := os.Getenv("SEED"); s != "" {
 		n, err := strconv.ParseUint(s, 10, 64)
@@ -167,17 +210,18 @@ func TestNothingAcknowledgedIsLostUnderTrouble(t *testing.T) {
 	}
 	for _, seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { runTrouble(t, seed) })
+			synctest.Test(t, func(t *testing.T) { run(t, seed) })
 			if t.Failed() {
-				t.Logf("replay: SEED=%d go test ./flow/replica -run TestNothingAcknowledgedIsLostUnderTrouble", seed)
+				name, _, _ := strings.Cut(t.Name(), "/")
+				t.Logf("replay: SEED=%d go test ./flow/replica -run '^%s$'", seed, name)
 			}
 		})
 	}
 }
 
-func runTrouble(t *testing.T, seed uint64) {
+func runTrouble(t *testing.T, seed uint64, nodes int, members bool) {
 	r := rand.New(rand.NewPCG(seed, 2))
-	m := newMesh(t, 3+int(seed%2)*2, seed)
+	m := newMesh(t, nodes, seed)
 	if seed%4 < 2 { // the group rests and wakes all the time
 		m.tune = func(c *Config) { c.RestTicks = 1 }
 	}
@@ -193,8 +237,15 @@ func runTrouble(t *testing.T, seed uint64) {
 	for i := range 3 {
 		clients.Go(func() { m.client(i, g, h, stop, seed) })
 	}
-	m.trouble(r, 30)
-	m.await("three voters", func() bool { return voters(m.owner(g).Status()) == 3 })
+	if members {
+		m.trouble(r, 60, &g)
+	} else {
+		m.trouble(r, 30, nil)
+	}
+	m.await("three voters", func() bool {
+		s := m.owner(g).Status()
+		return voters(s) == 3 && len(s.Members) == 3 && s.Move == nil
+	})
 	close(stop)
 	clients.Wait()
 	m.propose(g, "zz")
@@ -204,6 +255,14 @@ func runTrouble(t *testing.T, seed uint64) {
 	}
 	slices.Sort(on)
 	h.check(t, m.converge(g, on...))
+	m.await("no replica elsewhere", func() bool {
+		for i := range m.nodes {
+			if m.group(i, g) != nil && !slices.Contains(on, i) {
+				return false
+			}
+		}
+		return true
+	})
 	if len(h.acked)*int(m.calm()) < 50 {
 		t.Errorf("only %d acknowledged", len(h.acked))
 	}

@@ -58,12 +58,29 @@ func (g *grants) ask(now time.Time, d direction, group ring.GroupID, by ring.Nod
 	return ""
 }
 
-// release ends a grant, if by is who has it.
-func (g *grants) release(d direction, group ring.GroupID, by ring.NodeID) {
-	if have, ok := g.to[d][group]; ok && have.by == by {
-		delete(g.to[d], group)
+// outLag is how long at most a move away counts as one after its owner said that it is over: the replica is removed a moment later, and
+// until then the node counts one too many.
+const outLag = 10 * time.Second
+
+// release ends the grants for a group, if by is who has them. here: a replica of it is held still.
+func (g *grants) release(now time.Time, group ring.GroupID, by ring.NodeID, here bool) {
+	for d := range g.to {
+		have, ok := g.to[d][group]
+		switch {
+		case !ok || have.by != by:
+		case direction(d) == moveOut && here:
+			if until := now.Add(outLag); until.Before(have.until) {
+				have.until = until
+				g.to[d][group] = have
+			}
+		default:
+			delete(g.to[d], group)
+		}
 	}
 }
+
+// removed is told when a replica was removed here.
+func (g *grants) removed(group ring.GroupID) { delete(g.to[moveOut], group) }
 
 func (g *grants) expire(now time.Time) {
 	for d := range g.to {

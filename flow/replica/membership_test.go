@@ -233,6 +233,43 @@ func TestLearnerOnANodeThatIsLostIsReplaced(t *testing.T) {
 	})
 }
 
+// A learner that was born and never named, for its owner was no more, goes; one that is named all the same is replaced.
+func TestLearnerThatWasNeverNamedGoes(t *testing.T) {
+	inMesh(t, 4, func(m *mesh) {
+		g := testGroup(1)
+		m.found(g, 0, 1, 2)
+		m.propose(g, "a")
+		m.converge(g, 0, 1, 2)
+		b := m.birth(g, 0, 1, 2, 3)
+		b.Self, b.Empty, b.Members[3].Learner = 4, true, true
+		if err := m.nodes[3].host.Create(context.Background(), b); err != nil {
+			t.Fatal(err)
+		}
+		m.await("its end", func() bool { return m.group(3, g) == nil })
+		// The next owner gives out the same id, and its node refuses it for ever.
+		m.set(m.drained, m.nodeOf(m.owner(g)).i, true)
+		m.await("an empty node", func() bool { on := m.on(g); return len(on) == 3 && on[3] })
+		if id := m.group(3, g).birth.Self; id < 5 {
+			t.Fatalf("replica %d was born again", id)
+		}
+	})
+}
+
+func TestLearnerThatItsNodeRemovedIsReplaced(t *testing.T) {
+	inMesh(t, 2, func(m *mesh) {
+		g := testGroup(1)
+		m.found(g, 0)
+		m.propose(g, "a")
+		m.awaitMembers(g, 1, 0, 1)
+		id := m.group(1, g).birth.Self
+		if err := m.nodes[1].host.Remove(context.Background(), g); err != nil {
+			t.Fatal(err)
+		}
+		m.await("a new copy", func() bool { r := m.group(1, g); return r != nil && r.birth.Self > id && r.applied.Load() > 0 })
+		m.converge(g, 0, 1)
+	})
+}
+
 // A joint change in the midst of which its owner dies is finished by the next owner.
 func TestSwapIsFinishedByTheNextOwner(t *testing.T) {
 	for seed := range 6 {

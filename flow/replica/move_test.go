@@ -179,7 +179,7 @@ func TestGrants(t *testing.T) {
 	if !ask(moveIn, a, y, false, held{replicas: 9, this: true, high: 4}) {
 		t.Error("the next owner cannot renew")
 	}
-	g.release(moveIn, a, x)
+	g.release(now, a, x, true)
 	if ask(moveIn, b, x, false, room) {
 		t.Error("released by who does not have it any more")
 	}
@@ -187,9 +187,20 @@ func TestGrants(t *testing.T) {
 	if !ask(moveIn, b, x, false, room) {
 		t.Error("a grant outlives its time")
 	}
-	g.release(moveIn, b, x)
+	g.release(now, b, x, true)
 	if !ask(moveIn, a, x, false, room) {
 		t.Error("not released")
+	}
+	if !ask(moveOut, a, x, false, room) {
+		t.Error("not one out")
+	}
+	g.release(now, a, x, true)
+	if ask(moveOut, b, x, false, room) {
+		t.Error("another one goes while the first is still there")
+	}
+	g.removed(a)
+	if !ask(moveOut, b, x, false, room) {
+		t.Error("none goes although the first is gone")
 	}
 }
 

@@ -52,6 +52,7 @@ type PlanMember struct {
 	Alive       bool // by gossip
 	Leaving     bool // its node hands away what it owns
 	Refused     bool // did not take the ownership over when it was offered a short while ago
+	Dead        bool // its node is there and has it no more
 	// Owned, Mean and High are what Placement.Owned says of its node.
 	Owned, Mean, High int
 }
@@ -322,10 +323,10 @@ func (p *picture) pool() []PlanMember {
 func (p *picture) dropLearner() (Step, bool) {
 	s := Step{Kind: StepRemove, Reason: "learners that are not wanted any more go"}
 	for _, m := range p.Members {
-		if !m.Learner || m.ID == p.Self || p.wants(m) || (p.short && !m.drains()) {
+		if !m.Learner || m.ID == p.Self || (!m.Dead && (p.wants(m) || (p.short && !m.drains()))) {
 			continue
 		}
-		if p.fitWanted >= p.copies() || m.Match == 0 {
+		if m.Dead || p.fitWanted >= p.copies() || m.Match == 0 {
 			s.Remove = append(s.Remove, m.ID)
 		}
 	}

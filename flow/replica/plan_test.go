@@ -30,6 +30,7 @@ func TestPlan(t *testing.T) {
 	away := func(m PlanMember) PlanMember { m.Alive, m.Active = false, false; return m }
 	leaving := func(m PlanMember) PlanMember { m.Leaving = true; return m }
 	refused := func(m PlanMember) PlanMember { m.Refused = true; return m }
+	dead := func(m PlanMember) PlanMember { m.Dead, m.Active = true, false; return m }
 	owns := func(m PlanMember, n int) PlanMember { m.Owned = n; return m }
 	cases := []struct {
 		name           string
@@ -96,6 +97,8 @@ func TestPlan(t *testing.T) {
 		{name: "not while it is the second copy", want: 2, on: []byte{1, 3},
 			ms: []PlanMember{pm(1, false), leaving(pm(2, true)), behind(pm(3, true))}},
 		{name: "a lost learner that no node can replace may come back", want: 3, on: []byte{1}, ms: []PlanMember{pm(1, false), away(pm(2, true))}},
+		{name: "a learner that its node has no more goes", want: 3, on: []byte{1, 2}, ms: []PlanMember{pm(1, false), dead(pm(2, true))},
+			kind: StepRemove, remove: []ring.ReplicaID{2}},
 		{name: "a lost learner is replaced", want: 2, on: []byte{1, 3},
 			ms: []PlanMember{pm(1, false), away(pm(2, true)), pm(3, true)}, kind: StepRemove, remove: []ring.ReplicaID{2}},
 		{name: "fewer copies are wanted: surplus voters go evenly", want: 3, on: []byte{1, 2, 3},

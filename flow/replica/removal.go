@@ -26,6 +26,7 @@ const (
 	fateUnknown fate = 0 // this node cannot tell
 	fateMember  fate = 1 // as far as this node has applied
 	fateRemoved fate = 2 // for good: replica ids never come back
+	fateNever   fate = 3 // never a member, and nobody is about to make it one: the owner that wanted it is no more
 )
 
 // removal is the body of a MethodRemoval request.
@@ -67,9 +68,27 @@ func (h *Host) HandleRemoval(ctx context.Context, from ring.NodeID, body []byte)
 		if !ok {
 			return []byte{byte(fateUnknown)}, nil
 		}
-		return []byte{byte(g.fateOf(r.Replica, from))}, nil
+		return []byte{byte(g.tellFate(ctx, r.Replica, from))}, nil
 	}
 	return nil, wire.Errorf(wire.KindInvalid, "", "unknown kind of removal %d", r.Op)
+}
+
+// tellFate is fateOf, and of a replica that no configuration has named yet the owner's word: once a quorum has confirmed it, it has applied
+// whatever an earlier owner left in the log, and knows itself what it is about.
+func (g *Group) tellFate(ctx context.Context, id ring.ReplicaID, node ring.NodeID) fate {
+	f := g.fateOf(id, node)
+	if s := g.status.Load(); f != fateUnknown || !s.Ready || g.ReadIndex(ctx) != nil {
+		return f
+	}
+	if err := g.ask(ctx, "fate", func() error {
+		if f = g.fateOf(id, node); f == fateUnknown && g.isReady && id > max(g.plan.tried, g.st.lastID) {
+			f = fateNever
+		}
+		return nil
+	}); err != nil {
+		return fateUnknown
+	}
+	return f
 }
 
 // fateOf says what became of a replica, as far as it is applied here.
@@ -107,6 +126,9 @@ func (h *Host) removeReplica(ctx context.Context, group ring.GroupID, id ring.Re
 	if err := h.remove(group); err != nil {
 		return err
 	}
+	h.movesMu.Lock()
+	h.grants.removed(group)
+	h.movesMu.Unlock()
 	h.metrics.removed.Inc()
 	h.log.Info("replica was removed from its group; its data here is gone", "group", group.String(), "replica", uint64(id), "peer", by.String())
 	return nil
@@ -155,6 +177,38 @@ func (g *Group) tellGone() {
 			p.gone = slices.DeleteFunc(p.gone, func(m Member) bool { return slices.Contains(told, m) })
 		})
 	})
+}
+
+// unheardTicks is how long a learner may be silent, on a node that is alive, before the owner asks whether it is there at all.
+const unheardTicks = 200
+
+// probeLearners has the nodes of silent learners create them again, which changes nothing where they are. One that was removed there is
+// refused for ever: its node took the word of an owner that did not know of it.
+func (g *Group) probeLearners() {
+	p := &g.plan
+	for _, m := range g.st.members() {
+		if !m.Learner || g.active(m.ID) || g.ticks < p.born[m.ID]+unheardTicks || !g.h.cfg.Placement.Alive(m.Node) {
+			continue
+		}
+		if p.born == nil {
+			p.born = map[ring.ReplicaID]uint64{}
+		}
+		if _, noted := p.born[m.ID]; !noted {
+			p.born[m.ID] = g.ticks
+			continue
+		}
+		p.born[m.ID] = g.ticks
+		b := Birth{Group: g.id, Kind: g.birth.Kind, Spec: g.birth.Spec, Members: g.st.members(), Self: m.ID, Empty: true}
+		g.spawn(func() {
+			ctx, cancel := context.WithTimeout(g.ctx, callTimeout)
+			defer cancel()
+			_, err := g.h.cfg.Caller.Call(ctx, m.Node, wire.ClassControl, wire.MethodBirth, encodeBirth(b))
+			if wire.KindOf(err) == wire.KindFenced {
+				g.log.Info("a learner was removed on its node; it is replaced", "peer", m.Node.String(), "id", uint64(m.ID))
+				g.post(func() { p.dead = append(p.dead, m.ID) })
+			}
+		})
+	}
 }
 
 // asking is what the host remembers of a replica that hears of no owner.
@@ -238,7 +292,10 @@ func (h *Host) askFate(ctx context.Context, g *Group) {
 		raw, err := h.cfg.Caller.Call(cctx, n, wire.ClassControl, wire.MethodRemoval,
 			encodeRemoval(removal{Op: removalAsked, Group: g.id, Replica: g.birth.Self}))
 		cancel()
-		if err != nil || len(raw) != 1 || fate(raw[0]) != fateRemoved {
+		if err != nil || len(raw) != 1 {
+			continue
+		}
+		if f := fate(raw[0]); f != fateRemoved && (f != fateNever || g.applied.Load() > 0) {
 			continue
 		}
 		if err := h.removeReplica(ctx, g.id, g.birth.Self, n); err != nil {

@@ -61,8 +61,7 @@ func (h *Host) HandleReserve(_ context.Context, from ring.NodeID, body []byte) (
 	case reserveDone:
 		h.movesMu.Lock()
 		defer h.movesMu.Unlock()
-		h.grants.release(moveIn, r.Group, from)
-		h.grants.release(moveOut, r.Group, from)
+		h.grants.release(now, r.Group, from, here)
 		return nil, nil
 	case reserveCarryOn:
 		if !here {

@@ -35,6 +35,9 @@ type planState struct {
 	want    int
 	waits   Step // what the last look found to wait for
 
+	born map[ring.ReplicaID]uint64 // tick at which a silent learner was noticed, or asked for last
+	dead []ring.ReplicaID          // learners that their nodes have no more
+
 	gone     []Member // removed, and not told yet
 	telling  bool
 	tellNext uint64
@@ -44,6 +47,7 @@ type planState struct {
 func (p *planState) reset() {
 	p.pending, p.failures, p.homeSince, p.next, p.confIndex, p.content = false, 0, time.Time{}, 0, 0, false
 	p.handing, p.refused, p.move, p.wanted, p.waits = 0, nil, nil, nil, Step{}
+	p.born, p.dead = nil, nil
 }
 
 // lostOwnership ends what only an owner may be about. The next owner knows of a move if it was handed the group for it.
@@ -83,8 +87,13 @@ func (g *Group) planTick() {
 	g.settleStep()
 	now := time.Now()
 	g.tellGone()
+	g.probeLearners()
 	g.tendMove(now)
 	in := g.planInput(now)
+	if in.Move != nil && holds(in.Members, in.Move.From) && slices.Contains(in.Desired, in.Move.To) {
+		g.endMove("its target gets a copy anyway")
+		in = g.planInput(now)
+	}
 	step := Plan(now, in)
 	p.wanted, p.want, p.waits = in.wanted(), in.Want, Step{}
 	if step.Kind != StepNone {
@@ -174,7 +183,7 @@ func (g *Group) planInput(now time.Time) PlanInput {
 	g.loadProgress()
 	for _, m := range members {
 		pm := PlanMember{Member: m, Active: g.active(m.ID), Alive: m.Node == g.h.cfg.Self || place.Alive(m.Node),
-			Leaving: place.Leaving(m.Node) || (m.Node == g.h.cfg.Self && g.h.leaving.Load()), Refused: g.ticks < p.refused[m.ID]}
+			Leaving: place.Leaving(m.Node) || (m.Node == g.h.cfg.Self && g.h.leaving.Load()), Refused: g.ticks < p.refused[m.ID], Dead: slices.Contains(p.dead, m.ID)}
 		pm.Owned, pm.Mean, pm.High = g.h.ownedBy(now, m.Node)
 		for _, pr := range g.progress {
 			if pr.id == m.ID {
