@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/transport/wire"
 	pb "go.etcd.io/raft/v3/raftpb"
 )
 
@@ -19,6 +20,9 @@ type beat struct {
 	// The newest beat of the receiver that the sender heard; 0: none.
 	heardBoot, heardSeq uint64
 }
+
+// beating is false in a build of the protocol's version without beats.
+const beating = wire.Newest >= wire.Version2
 
 // beatVersion is the first version of a beat. A later one may say more, but not less.
 const beatVersion = 1

@@ -229,7 +229,7 @@ func (h *Host) fail(err error) {
 // HandleRaft takes a MethodRaft message. It does not block: what does not fit a group's mailbox is dropped. It keeps body.
 func (h *Host) HandleRaft(from ring.NodeID, body []byte) {
 	err := decodeFrame(body, func(e envelope) {
-		if e.group.IsZero() {
+		if beating && e.group.IsZero() {
 			if b, ok := beatOf(e.msg); ok {
 				h.beats.take(h.clock.Load(), from, b)
 			}

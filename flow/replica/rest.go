@@ -105,6 +105,9 @@ func (g *Group) askIfSilent() {
 
 // sayOver tells the followers that this owner is no more.
 func (g *Group) sayOver() {
+	if !beating {
+		return
+	}
 	g.loadProgress()
 	for _, p := range g.progress {
 		if p.id != g.birth.Self {

@@ -22,7 +22,7 @@ func (h *Host) tick(t *tickState) {
 		t.groups, t.peersAt = groups, now+peersEvery
 		t.peers = h.sharing(t.peers[:0], *groups)
 	}
-	if now%uint64(h.cfg.HeartbeatTicks) == 0 {
+	if beating && now%uint64(h.cfg.HeartbeatTicks) == 0 {
 		for _, n := range t.peers {
 			h.outbox.add(n, ring.GroupID{}, beatMessage(h.beats.next(n)), true)
 		}

@@ -197,9 +197,17 @@ func (mp *manyPartitions) electing(what string, groups int, do func()) {
 	}
 	mp.t.Logf("node(s) %s: all %d groups have owners after %v; %d had to elect, %.0f elections were won", what, mp.groups,
 		took.Round(time.Millisecond), groups, won)
-	if won > float64(2*groups+mp.groups/10) {
+	if most := patientCount(2*groups+mp.groups/10, mp.groups); won > float64(most) {
 		mp.t.Errorf("%s: %.0f elections were won, for %d groups without an owner", what, won, groups)
 	}
+}
+
+// patientCount allows more where other tests share the host: a node that gets no CPU for half a second loses what it owns.
+func patientCount(quiet, more int) int {
+	if long() {
+		return quiet
+	}
+	return quiet + more
 }
 
 // tellIdleCost prints what the nodes use while nothing happens.

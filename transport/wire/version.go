@@ -8,7 +8,7 @@ type Version uint16
 // What came with each version. Append only.
 const (
 	Version1 Version = 1 // the first
-	Version2 Version = 2 // methods 14 to 31; entries that import a stream
+	Version2 Version = 2 // methods 14 to 31; entries that import a stream; beats between nodes
 )
 
 // Oldest is the lowest version that this build speaks; Newest, the highest, is in a file of its own for each build.
