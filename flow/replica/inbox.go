@@ -16,7 +16,7 @@ type input struct {
 	ctl      []func()
 	appended int // journal writes completed, oldest first
 	tick     bool
-	lapsed   bool // beats that the resting group relies on are missing
+	lapsed   bool // beats that the resting group relies on are missing, or there are some that it did not expect
 	look     bool // the resting group should look around
 }
 

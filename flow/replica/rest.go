@@ -2,6 +2,7 @@ package replica
 
 import (
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -46,6 +47,7 @@ const lookEvery = 32
 type rest struct {
 	owned bool
 	on    []restOn
+	off   []ring.NodeID // nodes of members that are down: a beat of theirs ends the rest
 	look  atomic.Uint64 // tick of the host from which the group's goroutine wants to look again
 
 	// Below: of the group's goroutine.
@@ -59,11 +61,16 @@ type restOn struct {
 	boot uint64 // a node that was started again has forgotten whom it owned
 }
 
-// lapsed says whether beats that the rest relies on are missing.
+// lapsed says whether beats that the rest relies on are missing, or a node is back that was down.
 func (r *rest) lapsed(of func(ring.NodeID) lease, limit uint64) bool {
 	for _, o := range r.on {
 		l := of(o.node)
 		if l.boot != o.boot || l.silence >= limit || (r.owned && l.unheard >= limit) {
+			return true
+		}
+	}
+	for _, n := range r.off {
+		if of(n).silence < limit {
 			return true
 		}
 	}
@@ -125,32 +132,52 @@ func (g *Group) idle() bool {
 	return !busy && g.st.applied.Index == g.store.last && g.commit.Load() == g.store.last
 }
 
-// lieDown has an owner's group rest when nothing was asked of it for a while and every member has all of its log.
+// lieDown has an owner's group rest when nothing was asked of it for a while, and every member has all of its log or is down: a majority
+// of the voters must be there.
 func (g *Group) lieDown() {
 	quiet := uint64(g.h.cfg.RestTicks)
 	if g.role != raft.StateLeader || quiet == 0 || g.ticks < g.stirred+quiet || !g.isReady || !g.plan.content || !g.idle() {
 		return
 	}
-	now, limit := g.h.clock.Load(), uint64(g.h.cfg.ElectionTicks)/4+1
-	var on []restOn
+	r := &rest{owned: true, since: g.h.clock.Load()}
+	voters, there := 0, 0
 	g.loadProgress()
 	for _, p := range g.progress {
-		if p.id == g.birth.Self {
+		if !p.learner {
+			voters++
+		}
+		if p.id != g.birth.Self && !g.fitToRest(r, p) {
+			node := g.st.nodes[p.id]
+			if g.active(p.id) || g.h.cfg.Placement.Alive(node) || g.h.beats.lease(r.since, node).silence < uint64(g.h.cfg.ElectionTicks) {
+				return
+			}
+			r.off = append(r.off, node)
 			continue
 		}
-		node := g.st.nodes[p.id]
-		l := g.h.beats.lease(now, node)
-		if p.match != g.store.last || !p.replicating || g.unfit(p.id) || !g.active(p.id) || !l.good(limit) {
-			return
+		if !p.learner {
+			there++
 		}
-		on = append(on, restOn{node, l.boot})
+	}
+	if there <= voters/2 {
+		return
 	}
 	for _, p := range g.progress {
-		if p.id != g.birth.Self {
+		if p.id != g.birth.Self && !slices.Contains(r.off, g.st.nodes[p.id]) {
 			g.word(uint64(p.id), pb.MsgHeartbeat, g.store.last)
 		}
 	}
-	g.rest(&rest{owned: true, on: on, since: now}, lookEvery/2, lookEvery)
+	g.rest(r, lookEvery/2, lookEvery)
+}
+
+// fitToRest says whether a member has the whole log and beats go both ways between its node and this one, and notes that r relies on it.
+func (g *Group) fitToRest(r *rest, p memberProgress) bool {
+	node := g.st.nodes[p.id]
+	l := g.h.beats.lease(r.since, node)
+	if p.match != g.store.last || !p.replicating || g.unfit(p.id) || !g.active(p.id) || !l.good(uint64(g.h.cfg.ElectionTicks)/4+1) {
+		return false
+	}
+	r.on = append(r.on, restOn{node, l.boot})
+	return true
 }
 
 // follow has a follower rest when its owner said so and nothing stands against it; else it has the owner wake up.
@@ -299,13 +326,13 @@ func (g *Group) missed(r *rest) uint64 {
 	return l.silence
 }
 
-// rouseLapsed wakes a replica when beats that it relies on are missing.
+// rouseLapsed wakes a replica when beats that it relies on are missing, or a node is back that was down.
 func (g *Group) rouseLapsed(r *rest) {
 	now := g.h.clock.Load()
 	if !r.lapsed(func(n ring.NodeID) lease { return g.h.beats.lease(now, n) }, uint64(g.h.cfg.ElectionTicks)) {
 		return
 	}
-	g.rouse("no-beats")
+	g.rouse("beats")
 	if r.owned && !g.quorumHears(now) {
 		g.pass(uint64(g.h.cfg.ElectionTicks)) // as if it had sent heartbeats all the time: it gives up when the next go unanswered too
 	}

@@ -318,6 +318,39 @@ func TestRestingOwnerStillLooksAfterItsMembership(t *testing.T) {
 	})
 }
 
+func TestGroupsRestWithoutTheirMembersOnANodeThatIsDown(t *testing.T) {
+	inMesh(t, 3, func(m *mesh) {
+		const groups = 9
+		m.fixed = true
+		m.atRest(groups)
+		m.nodes[0].crash()
+		m.owned(groups, 1, 2)
+		m.restAll()
+		for i := range groups / 2 {
+			m.propose(testGroup(byte(i)), "second")
+		}
+		m.restAll()
+		m.nodes[0].start()
+		m.restAll()
+		for i := range groups {
+			m.converge(testGroup(byte(i)), 0, 1, 2)
+		}
+		// Both that are left must hear each other: with one of them cut off and alive there is no majority, and no rest.
+		m.nodes[0].crash()
+		m.owned(groups, 1, 2)
+		m.restAll()
+		m.split(1, 2, true)
+		virtual.Sleep(3 * time.Second)
+		for i := range groups {
+			for n := 1; n < 3; n++ {
+				if g := m.group(n, testGroup(byte(i))); g.resting.Load() != nil || g.Status().Role == RoleOwner {
+					t.Fatalf("group %d on node %d: %+v", i, n, g.Status())
+				}
+			}
+		}
+	})
+}
+
 func TestRestCanBeTurnedOff(t *testing.T) {
 	inMesh(t, 3, func(m *mesh) {
 		for _, n := range m.nodes {
