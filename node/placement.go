@@ -126,16 +126,6 @@ func (d *directory) Share() (low, high int) { return d.counted().Share(d.self) }
 // Owned is how many groups a node said that it owns, what it should own, and what at most.
 func (d *directory) Owned(n ring.NodeID) (count, mean, high int) { return d.counted().Owned(n) }
 
-// Lost reports whether a node is gone for so long that its copies are made elsewhere, and since when it is gone; zero: it is not.
-func (d *directory) Lost(n ring.NodeID) (lost bool, since time.Time) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	now := d.now()
-	d.tallyLocked(now)
-	lost, _ = d.lostLocked(n, now)
-	return lost, d.gone[n].since
-}
-
 // lostLocked reports whether a node is lost, and whether the ring knows it. Of one that is not there it notes since when: by the view
 // while that remembers, and for longer than that here.
 func (d *directory) lostLocked(n ring.NodeID, now time.Time) (lost, known bool) {
