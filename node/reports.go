@@ -120,10 +120,20 @@ func (r *reports) of(g ring.GroupID) (rep ops.Report, owner ring.NodeID, ok bool
 		return h.Report, h.owner, heard
 	}
 	st := lg.Status()
-	if heard && st.Role != replica.RoleOwner && h.Term >= st.Term {
-		return h.Report, st.Owner, true
+	if heard {
+		rep, owner = h.or(st, func() ops.Report { return r.n.report(lg, st) })
+		return rep, owner, true
 	}
 	return r.n.report(lg, st), st.Owner, true
+}
+
+// or is what an owner said, or what a replica here knows where that is newer. The owner goes with the report, for the one that the replica
+// follows may be that of another term.
+func (h heardReport) or(st replica.Status, here func() ops.Report) (ops.Report, ring.NodeID) {
+	if st.Role != replica.RoleOwner && h.Term >= st.Term {
+		return h.Report, h.owner
+	}
+	return here(), st.Owner
 }
 
 // own pages through the groups that this node owns.
