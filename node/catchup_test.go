@@ -35,6 +35,7 @@ func TestNewReplicaCatchesUpOverQUIC(t *testing.T) {
 	for i := range groups {
 		groups[i] = m.fill(fmt.Sprintf("s%d", i), size)
 	}
+	m.poll("the publishers are forgotten", 10*time.Second, quietFor(2*time.Second))
 	var ratios []float64
 	for i, g := range groups {
 		var raw time.Duration
@@ -54,6 +55,12 @@ func TestNewReplicaCatchesUpOverQUIC(t *testing.T) {
 	}
 }
 
+// quietFor is true once that time has passed: the throttle forgets publishers after a second.
+func quietFor(d time.Duration) func() bool {
+	end := time.Now().Add(d)
+	return func() bool { return time.Now().After(end) }
+}
+
 // startPair is a mesh of two nodes over QUIC.
 func startPair(t *testing.T) *testMesh {
 	t.Helper()
@@ -66,6 +73,7 @@ func startPair(t *testing.T) *testMesh {
 		cfg.ClusterID = "test"
 		cfg.DataDir = filepath.Join(dir, cfg.Name)
 		cfg.HTTP.Addr, cfg.QUIC.Addr, cfg.Gossip.Addr = "127.0.0.1:0", "127.0.0.1:0", gossipAddr()
+		cfg.DynamicRebalanceEnabled = false // what is filled stays where it is
 		cfg.Found = i == 0
 		if i > 0 {
 			cfg.Join = []string{m.nodes[0].cfg.Gossip.Addr}
