@@ -57,9 +57,13 @@ func (n *Node) allSpeak(v wire.Version) error {
 	if wire.Newest < v {
 		return refuse("this node speaks protocol version %d; version %d is needed: upgrade it", wire.Newest, v)
 	}
-	old := n.below(func(m view.Member) bool { return wire.Version(max(m.Protocol, 1)) < v })
-	if len(old) > 0 {
+	tooOld := func(m view.Member) bool { return wire.Version(max(m.Protocol, 1)) < v }
+	if old := n.below(func(m view.Member) bool { return m.Present() && tooOld(m) }); len(old) > 0 {
 		return refuse("protocol version %d is needed on every node of the mesh, and %s speaks an older one: upgrade it first", v, strings.Join(old, ", "))
+	}
+	if gone := n.below(tooOld); len(gone) > 0 {
+		return refuse("protocol version %d is needed on every node of the mesh, and %s spoke an older one when it went: start it upgraded; "+
+			"a node that is gone for good counts until it is forgotten, after a day", v, strings.Join(gone, ", "))
 	}
 	known := n.gossip.View()
 	for _, g := range n.host.Groups() {
