@@ -62,7 +62,7 @@ func TestLackingCopiesAreToldWithTheReason(t *testing.T) {
 	m.poll("the summary and the readiness say who is missed, and until when", 20*time.Second, func() bool {
 		s := m.summary(0)
 		i := slices.IndexFunc(s.UnderReplicated, func(u api.UnderReplicated) bool { return u.Stream == "s" })
-		if i < 0 || !strings.Contains(s.UnderReplicated[i].Reason, "n2 is gone since ") || !strings.Contains(s.UnderReplicated[i].Reason, "replaced at ") {
+		if s.Health != "degraded" || i < 0 || !strings.Contains(s.UnderReplicated[i].Reason, "n2 is gone since ") || !strings.Contains(s.UnderReplicated[i].Reason, "replaced at ") {
 			return false
 		}
 		d := m.detail(0, "copies")

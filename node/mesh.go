@@ -53,7 +53,7 @@ func (p meshPages) Summary(ctx context.Context) (api.MeshSummary, error) {
 	}
 	if p.n.mesh().IsZero() {
 		s.Reasons = append(s.Reasons, notJoined)
-		p.judge(&s)
+		p.judge(&s, 0)
 		return s, nil
 	}
 	streams, err := p.n.broker.List(ctx)
@@ -69,7 +69,7 @@ func (p meshPages) Summary(ctx context.Context) (api.MeshSummary, error) {
 	}
 	sum.catalog()
 	sum.end()
-	p.judge(&s)
+	p.judge(&s, sum.short)
 	return s, nil
 }
 
@@ -167,9 +167,6 @@ func (m *summing) catalog() {
 
 func (m *summing) end() {
 	s := m.s
-	if m.short > 0 {
-		s.Reasons = append(s.Reasons, fmt.Sprintf("%d partitions have fewer live copies than wanted: %s", m.short, s.UnderReplicated[0].Reason))
-	}
 	if m.zones > 0 {
 		s.Notes = append(s.Notes, fmt.Sprintf("%d partitions have all copies in one zone, although another zone could hold one", m.zones))
 	}
@@ -186,14 +183,17 @@ func (p meshPages) present(name string) bool {
 	return ok && m.Present()
 }
 
-// judge puts the summary's health into a word.
-func (p meshPages) judge(s *api.MeshSummary) {
+// judge puts the summary's health into a word; short partitions lack copies.
+func (p meshPages) judge(s *api.MeshSummary, short int) {
 	critical := s.Ownerless > 0 || len(s.Reasons) > 0
 	if s.Ownerless > 0 {
 		s.Reasons = append(s.Reasons, fmt.Sprintf("%d partitions have no known owner", s.Ownerless))
 	}
 	if gone := s.Nodes - s.Alive - s.Suspect; gone > 0 {
 		s.Reasons = append(s.Reasons, fmt.Sprintf("dead nodes: %d of %d", gone, s.Nodes))
+	}
+	if short > 0 {
+		s.Reasons = append(s.Reasons, fmt.Sprintf("%d partitions have fewer live copies than wanted: %s", short, s.UnderReplicated[0].Reason))
 	}
 	if ofTwo(p.n.gossip.View()) {
 		s.Reasons = append(s.Reasons, twoNodes)

@@ -59,7 +59,8 @@ func (o *operator) named(text string) string {
 		return ""
 	}
 	for _, m := range o.n.gossip.View().Members() {
-		text = strings.ReplaceAll(text, m.ID.String(), o.n.dir.Name(m.ID))
+		name := o.n.dir.Name(m.ID)
+		text = strings.ReplaceAll(strings.ReplaceAll(text, "node "+m.ID.String(), name), m.ID.String(), name)
 	}
 	return text
 }

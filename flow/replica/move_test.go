@@ -152,6 +152,36 @@ func TestNewNodeGetsItsShareByTheFewestMoves(t *testing.T) {
 	})
 }
 
+// TestWhatAnOperatorPlacedIsNotMovedBackByBalance: balance finds another group that brings the nodes to their shares.
+func TestWhatAnOperatorPlacedIsNotMovedBackByBalance(t *testing.T) {
+	inMesh(t, 4, func(m *mesh) {
+		m.mu.Lock()
+		m.balance = true
+		m.mu.Unlock()
+		for i := range 4 {
+			m.found(testGroup(byte(i)), i, (i+1)%4, (i+2)%4)
+			m.propose(testGroup(byte(i)), "a")
+		}
+		g := testGroup(0)
+		if _, err := m.owner(g).h.Move(context.Background(), g, m.nodes[0].id, m.nodes[3].id, false); err != nil {
+			t.Fatal(err)
+		}
+		m.awaitMembers(g, 3, 1, 2, 3)
+		m.await("even shares by another move", func() bool {
+			for _, n := range m.nodes {
+				if len(n.host.Groups()) != 3 {
+					return false
+				}
+			}
+			return true
+		})
+		virtual.Sleep(30 * time.Second)
+		if on := m.on(g); !on[3] || on[0] {
+			t.Errorf("the group is on %v", on)
+		}
+	})
+}
+
 func TestGrants(t *testing.T) {
 	now := time.Unix(1000, 0)
 	a, b := testGroup(1), testGroup(2)

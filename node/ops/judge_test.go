@@ -201,3 +201,38 @@ func TestADeadNodesCopiesAreSaidToBeReplaced(t *testing.T) {
 		}
 	}
 }
+
+func TestACopyThatLeftIsTold(t *testing.T) {
+	i := ids{}
+	r := i.report(3, "a b c:40")
+	for n := range r.Members {
+		r.Members[n].ID = ring.ReplicaID(n + 1)
+	}
+	if r.Left(2) || !r.Left(9) || (Report{}).Left(2) {
+		t.Error("a copy that is there has left, or one that is not has not, or nothing tells of none")
+	}
+	// A new copy on the node that it left is another one.
+	r.Members[1].ID = 4
+	if c, ok := r.On(i.of("b")); !ok || c.ID != 4 || !r.Left(2) {
+		t.Errorf("%+v %v", c, ok)
+	}
+	if _, ok := r.On(i.of("z")); ok {
+		t.Error("a node without a copy has one")
+	}
+	r.MoveTo, r.MovePhase, r.MoveReason = i.of("c"), "catching up", "it waits"
+	if got := r.MoveSentence("b", "c"); got != "the copy on b moves to c: catching up, 40 of 1000; it waits" {
+		t.Errorf("%s", got)
+	}
+}
+
+func TestAShardOfASmallMeshIsNotCalledShort(t *testing.T) {
+	for _, tc := range []struct {
+		nodes, members string
+		want           bool
+	}{{"a", "a", false}, {"a b", "a b:1000", false}, {"a b c", "a b:1000", true}, {"a b:gone", "a b", true}, {"a b c", "a b c", false}, {"a b c:cordoned", "a b", false}} {
+		i := ids{}
+		if got := i.world(tc.nodes).Mendable(i.report(3, tc.members)); got != tc.want {
+			t.Errorf("%s holding %s: %v", tc.nodes, tc.members, got)
+		}
+	}
+}
