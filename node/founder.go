@@ -45,8 +45,9 @@ type founder struct {
 	list []string
 	kick chan struct{} // a record has come
 
-	mu sync.Mutex
-	at int // this node's position in the list; -1: not known
+	mu   sync.Mutex
+	at   int    // this node's position in the list; -1: not known
+	wait string // what it waits for, for people
 
 	lookedAt  time.Time
 	confirmed map[ring.NodeID]bool // who has the record
@@ -330,6 +331,22 @@ func (f *founder) tell(msg string, args ...any) {
 	}
 	f.told, f.toldAt = text, time.Now()
 	f.n.log.Info(msg, args...)
+	for i := 0; i+1 < len(args); i += 2 {
+		msg += fmt.Sprintf("; %v: %v", args[i], args[i+1])
+	}
+	f.mu.Lock()
+	f.wait = msg
+	f.mu.Unlock()
+}
+
+// notJoined is why this node belongs to no mesh.
+func (n *Node) notJoined() string {
+	n.founder.mu.Lock()
+	defer n.founder.mu.Unlock()
+	if n.founder.wait != "" {
+		return "this node belongs to no mesh yet: " + n.founder.wait
+	}
+	return notJoined
 }
 
 // findSelf looks for this node in the list.

@@ -52,7 +52,7 @@ func (p meshPages) Summary(ctx context.Context) (api.MeshSummary, error) {
 		}
 	}
 	if p.n.mesh().IsZero() {
-		s.Reasons = append(s.Reasons, notJoined)
+		s.Reasons = append(s.Reasons, p.n.notJoined())
 		p.judge(&s, 0)
 		return s, nil
 	}
@@ -195,7 +195,7 @@ func (p meshPages) judge(s *api.MeshSummary, short int) {
 	if short > 0 {
 		s.Reasons = append(s.Reasons, fmt.Sprintf("%d partitions have fewer live copies than wanted: %s", short, s.UnderReplicated[0].Reason))
 	}
-	if ofTwo(p.n.gossip.View()) {
+	if !p.n.mesh().IsZero() && ofTwo(p.n.gossip.View()) {
 		s.Reasons = append(s.Reasons, twoNodes)
 	}
 	s.Reasons = append(s.Reasons, p.n.gaveUp()...)

@@ -23,7 +23,7 @@ func (p meshPages) Readiness(context.Context) []api.Check {
 		out = append(out, api.Check{Name: name, OK: ok, Detail: detail})
 	}
 	joined := !p.n.mesh().IsZero()
-	check("mesh", joined, notJoined)
+	check("mesh", joined, p.n.notJoined())
 	recovered := false
 	select {
 	case <-p.n.host.Ready():

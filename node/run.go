@@ -172,7 +172,7 @@ func (n *Node) followView(ctx context.Context) error {
 		v := n.gossip.View()
 		n.heedMembers()
 		n.peers.SetPeers(n.dir.Addresses())
-		if !ofTwo(v) {
+		if n.mesh().IsZero() || !ofTwo(v) {
 			warn.Stop()
 			two = false
 		} else if !two {
