@@ -60,6 +60,9 @@ func (f *feed) run() {
 			f.sub.chunks <- chunk{part: f.part.ID, err: err}
 			return
 		}
+		if e, ok := errors.AsType[*wire.Error](err); ok && e.Kind == wire.KindNotOwner {
+			f.sub.b.owners.learn(f.part.Group, e.Owner, e.Term) // a replica that moved away is asked in vain
+		}
 		f.sub.b.metrics.feedRetries.Inc()
 		f.tries++
 		if f.tries%8 == 4 && f.deleted(ctx) {
@@ -148,7 +151,7 @@ func (b *Broker) openSource(ctx context.Context, part *catalog.Partition, from u
 	}
 	owner, ok := b.owners.guess(part.Group)
 	if !ok || tries%2 == 1 {
-		owner, ok = b.anyOf(part.Group, foundersOf(part), tries)
+		owner, ok = b.anyOf(foundersOf(part), tries)
 	}
 	if !ok {
 		return nil, noOwner(part.Group, nil)
@@ -184,23 +187,6 @@ func (l *localSource) read(from uint64, maxBytes int) ([]framed, error) {
 }
 
 func (l *localSource) close() {}
-
-// readPartition waits until the partition has something at from, then reads. It calls dry before it waits.
-func readPartition(ctx context.Context, p *partition.Partition, from uint64, maxBytes int, dry func()) ([]byte, error) {
-	for {
-		grown := p.Wait(from)
-		raw, err := p.Read(from, maxBytes)
-		if err != nil || len(raw) > 0 {
-			return raw, err
-		}
-		dry()
-		select {
-		case <-grown:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-}
 
 // remoteCredit is what a replica on another node may send ahead of the reader, in bytes.
 const remoteCredit = 64 << 10

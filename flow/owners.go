@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -94,13 +95,14 @@ func (b *Broker) withOwner(ctx context.Context, g ring.GroupID, known []ring.Nod
 	var last error
 	wait := retryFirst
 	for try := 0; ; try++ {
-		owner, ok := b.owners.guess(g)
+		before, ok := b.owners.guess(g)
+		owner := before
 		if !ok || try%3 == 2 {
-			owner, ok = b.anyOf(g, known, try)
+			owner, ok = b.anyOf(known, try)
 		}
 		if ok {
 			actx, cancel := context.WithTimeout(ctx, attemptTimeout)
-			watch := b.watchOwner(g, owner, cancel)
+			watch := b.watchOwner(g, owner, before, cancel)
 			err := fn(actx, owner)
 			watch.stop()
 			cancel()
@@ -137,9 +139,8 @@ type ownerWatch struct {
 // ownerGlance is how often a waiting attempt looks whether ownership moved.
 const ownerGlance = 40 * time.Millisecond
 
-func (b *Broker) watchOwner(g ring.GroupID, asked ring.NodeID, changed func()) *ownerWatch {
-	w := &ownerWatch{b: b, group: g, asked: asked, changed: changed}
-	w.before, _ = b.owners.guess(g)
+func (b *Broker) watchOwner(g ring.GroupID, asked, before ring.NodeID, changed func()) *ownerWatch {
+	w := &ownerWatch{b: b, group: g, asked: asked, before: before, changed: changed}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.timer = time.AfterFunc(ownerGlance, w.look)
@@ -169,15 +170,17 @@ func (w *ownerWatch) stop() {
 	w.timer.Stop()
 }
 
-// anyOf picks a node to ask when no owner is known: a replica holder when the caller knows them, else any live member.
-func (b *Broker) anyOf(g ring.GroupID, known []ring.NodeID, try int) (ring.NodeID, bool) {
-	if len(known) == 0 {
-		known = b.cfg.Directory.Live()
+// anyOf picks a node to ask when no owner is known: one of those that the caller knows of at first, then those and the live members alike,
+// for all replicas may have moved away from where they were.
+func (b *Broker) anyOf(known []ring.NodeID, try int) (ring.NodeID, bool) {
+	ask := known
+	if len(known) == 0 || try > 0 {
+		ask = slices.Concat(known, b.cfg.Directory.Live())
 	}
-	if len(known) == 0 {
+	if len(ask) == 0 {
 		return ring.NodeID{}, false
 	}
-	return known[(try+int(g[0]))%len(known)], true
+	return ask[rand.N(len(ask))], true
 }
 
 // judge says whether an attempt's error is worth another attempt, and whether it named another owner.

@@ -32,6 +32,7 @@ func (p *fakePeers) Call(ctx context.Context, to ring.NodeID, _ wire.Class, m wi
 	}
 	handlers := map[wire.Method]wire.RequestHandler{
 		wire.MethodBirth: nd.host.HandleBirth, wire.MethodUnfit: nd.host.HandleUnfit,
+		wire.MethodRemoval: nd.host.HandleRemoval, wire.MethodReserve: nd.host.HandleReserve,
 		wire.MethodCatalog: nd.broker.HandleCatalog, wire.MethodPartition: nd.broker.HandlePartition,
 		wire.MethodImport: nd.broker.HandleImport,
 		wire.MethodFounding: func(ctx context.Context, _ ring.NodeID, body []byte) ([]byte, error) {

@@ -190,7 +190,8 @@ func (p *pump) send(ctx context.Context) error {
 func (p *pump) transmit(ctx context.Context, o *outBatch) error {
 	o.sent = true
 	p.credit -= int64(len(o.frame))
-	watch := p.s.b.watchOwner(p.s.group, p.owner, p.leave)
+	before, _ := p.s.b.owners.guess(p.s.group)
+	watch := p.s.b.watchOwner(p.s.group, p.owner, before, p.leave)
 	defer watch.stop()
 	return p.st.Send(ctx, o.frame)
 }

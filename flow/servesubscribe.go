@@ -44,14 +44,21 @@ func sendBatches(ctx context.Context, p *partition.Partition, from uint64, c *re
 	dry := func() {
 		once.Do(func() { _ = st.Send(ctx, []byte{frameDry}) }) // an error shows at the next send
 	}
+	src := localSource{p}
 	for {
 		room, err := c.wait(ctx)
 		if err != nil {
 			return err
 		}
-		raw, err := readPartition(ctx, p, from, int(min(room, chunkBytes)), dry)
+		if err := src.ready(ctx, from, dry); err != nil {
+			return err
+		}
+		raw, err := p.Read(from, int(min(room, chunkBytes)))
 		if err != nil {
 			return err
+		}
+		if len(raw) == 0 {
+			continue // woken for something else
 		}
 		if from, err = lastNext(raw); err != nil {
 			return err

@@ -41,15 +41,16 @@ func (s *session) run(life context.Context) {
 
 // attempt makes one connection to the likeliest owner and stays on it. hinted: the error named another owner to ask at once.
 func (s *session) attempt(life context.Context, hinted *bool) error {
-	owner, ok := s.b.owners.guess(s.group)
+	before, ok := s.b.owners.guess(s.group)
+	owner := before
 	if !ok || s.tries%3 == 2 {
-		owner, ok = s.b.anyOf(s.group, s.known, s.tries)
+		owner, ok = s.b.anyOf(s.known, s.tries)
 	}
 	s.tries++
 	if !ok {
 		return noOwner(s.group, nil)
 	}
-	err := s.connect(life, owner)
+	err := s.connect(life, owner, before)
 	_, *hinted = s.b.judge(s.group, owner, err, true)
 	return err
 }
@@ -193,13 +194,13 @@ func (s *session) renewLocked() {
 const openPatience = 15 * time.Second
 
 // connect opens the session at an owner, sends again what is in flight, and goes on until the connection ends. The error of
-// a session that has nothing more to do is nil.
-func (s *session) connect(life context.Context, owner ring.NodeID) error {
+// a session that has nothing more to do is nil. before is who was believed to be the owner.
+func (s *session) connect(life context.Context, owner, before ring.NodeID) error {
 	ctx, cancel := context.WithCancel(life)
 	defer cancel()
 	patience := time.AfterFunc(openPatience, cancel)
 	defer patience.Stop()
-	watch := s.b.watchOwner(s.group, owner, cancel)
+	watch := s.b.watchOwner(s.group, owner, before, cancel)
 	defer watch.stop()
 	hello := publishHello{Group: s.group, Session: s.id}
 	if s.id == [16]byte{} {
