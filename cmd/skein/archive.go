@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/skeinmesh/skein/node/client"
-	"github.com/skeinmesh/skein/node/config"
 )
 
 func (p *process) exportCommand() *cobra.Command {
@@ -48,7 +47,7 @@ func (p *process) exportCommand() *cobra.Command {
 		})
 		meter.end()
 		if err == nil {
-			fmt.Fprintf(p.err, "skein: stream %s exported to %s: %s\n", args[0], name, config.FormatSize(n))
+			fmt.Fprintf(p.err, "skein: stream %s exported to %s: %s\n", args[0], name, bytesText(n))
 		}
 		return err
 	}
@@ -128,7 +127,7 @@ func (p *process) importCommand() *cobra.Command {
 			return err
 		}
 		return p.print(o, got, func() error {
-			_, err := fmt.Fprintf(p.out, "stream %s: %d events in %d partitions, %s\n", got.Stream, got.Events, got.Partitions, config.FormatSize(int64(got.Bytes)))
+			_, err := fmt.Fprintf(p.out, "stream %s: %d events in %d partitions, %s\n", got.Stream, got.Events, got.Partitions, bytesText(int64(got.Bytes)))
 			return err
 		})
 	}
@@ -177,7 +176,7 @@ func (m *meter) Write(b []byte) (int, error) {
 	m.n += int64(len(b))
 	if now := time.Now(); m.p.terminal && now.Sub(m.shown) >= meterEvery {
 		m.shown = now
-		fmt.Fprintf(m.p.err, "\r%s %s   ", config.FormatSize(m.n), m.verb)
+		fmt.Fprintf(m.p.err, "\r%s %s   ", bytesText(m.n), m.verb)
 	}
 	return len(b), nil
 }
