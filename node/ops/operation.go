@@ -3,6 +3,7 @@ package ops
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -141,17 +142,22 @@ const (
 	maxText      = 1000
 )
 
-// clip bounds all that an operation carries, so that a list of them fits into a frame between nodes.
+// clip bounds all that an operation carries, so that a list of them fits into a frame between nodes. It writes into nothing that was given
+// out before: slices and progress are made anew.
 func (o *Operation) clip() {
 	o.Reason = clipText(o.Reason)
+	steps := slices.Clone(o.Steps[:min(len(o.Steps), MaxSteps)])
 	if more := len(o.Steps) - MaxSteps; more > 0 {
-		o.Steps = append(o.Steps[:MaxSteps-1:MaxSteps-1], fmt.Sprintf("and %d steps more", more+1))
+		steps[MaxSteps-1] = fmt.Sprintf("and %d steps more", more+1)
 	}
-	for i, s := range o.Steps {
-		o.Steps[i] = clipText(s)
+	for i, s := range steps {
+		steps[i] = clipText(s)
 	}
+	o.Steps = steps
 	if o.Progress != nil && len(o.Progress.Remaining) > MaxRemaining {
-		o.Progress.Remaining = o.Progress.Remaining[:MaxRemaining]
+		p := *o.Progress
+		p.Remaining = p.Remaining[:MaxRemaining]
+		o.Progress = &p
 	}
 }
 

@@ -138,3 +138,20 @@ func TestAnOperationsTextIsBounded(t *testing.T) {
 		t.Errorf("%d bytes, %v", len(raw), err)
 	}
 }
+
+// TestWhatWasGivenOutIsNotWrittenInto: it is being encoded elsewhere while the operation goes on.
+func TestWhatWasGivenOutIsNotWrittenInto(t *testing.T) {
+	tab := NewTable(ring.NewNodeID(), "n1", 1, 4)
+	op, err := tab.Add(start, Operation{Kind: Drain, State: Running, Steps: []string{"one"}, Progress: &Progress{Remaining: make([]Remaining, 2*MaxRemaining)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, ok := tab.Update(start, op.ID, func(*Operation) {})
+	if !ok || &now.Steps[0] == &op.Steps[0] {
+		t.Error("an update wrote into the steps that were given out")
+	}
+	again, _ := tab.Get(op.ID)
+	if len(again.Progress.Remaining) != MaxRemaining || len(again.Steps) != 1 {
+		t.Errorf("%+v", again)
+	}
+}
