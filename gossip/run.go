@@ -72,6 +72,13 @@ func (g *Gossip) run(ctx context.Context) error {
 // publishPause bounds how often readers are woken.
 const publishPause = 50 * time.Millisecond
 
+// sayAgain is how often an announcement is repeated, and sayAgainAfter after how many rounds of spreading news each. Few packets carry an
+// announcement, and the full exchange that makes up for lost ones comes late: a node that stops or drains has to be known by then.
+const (
+	sayAgain      = 3
+	sayAgainAfter = 5
+)
+
 // expirePause is how often old hints and gone members are looked for.
 const expirePause = 30 * time.Second
 
@@ -84,6 +91,9 @@ type loop struct {
 	dirty   bool // the view has what readers have not seen
 	publish *time.Timer
 	armed   bool
+
+	again      int // repetitions of the last announcement that are due
+	againTimer *time.Timer
 
 	sentLoad   report // as last broadcast
 	sentLoadAt time.Time
@@ -100,7 +110,9 @@ func (l *loop) run(ctx context.Context) error {
 	l.publish = time.NewTimer(publishPause)
 	l.armed = true
 	l.loadTimer = time.NewTimer(l.g.cfg.LoadMinGap)
+	l.againTimer = time.NewTimer(time.Hour)
 	expire := time.NewTicker(expirePause)
+	defer l.againTimer.Stop()
 	defer l.publish.Stop()
 	defer l.loadTimer.Stop()
 	defer expire.Stop()
@@ -112,8 +124,11 @@ func (l *loop) run(ctx context.Context) error {
 		case <-l.g.localCh:
 			l.takeLocal(time.Now())
 		case <-l.g.announceCh:
-			// The timeout bounds only the wait for the news to be out, and this loop does not need to know: it is queued.
-			_ = l.g.say(l.lib, time.Millisecond)
+			l.announce(sayAgain)
+		case <-l.againTimer.C:
+			if l.again > 0 {
+				l.announce(l.again - 1)
+			}
 		case <-l.loadTimer.C:
 			l.sendLoad(time.Now())
 			l.loadTimer.Reset(l.loadPause())
@@ -133,6 +148,16 @@ func (l *loop) run(ctx context.Context) error {
 			return nil
 		}
 		l.publishIfDue()
+	}
+}
+
+// announce says what this node is, and so many times more.
+func (l *loop) announce(again int) {
+	// The timeout bounds only the wait for the news to be out, and this loop does not need to know: it is queued.
+	_ = l.g.say(l.lib, time.Millisecond)
+	l.again = again
+	if again > 0 {
+		l.againTimer.Reset(sayAgainAfter * l.g.cfg.GossipInterval)
 	}
 }
 

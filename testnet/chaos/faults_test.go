@@ -99,6 +99,45 @@ var faults = []fault{
 	}},
 }
 
+// TestStarvedNodeCausesNoPlacementChurn: a node that gets a twentieth of a CPU, in pieces two seconds apart, is suspected and loses its
+// ownerships; its copies stay where they are, and nobody else's move.
+func TestStarvedNodeCausesNoPlacementChurn(t *testing.T) {
+	s := seed(t)
+	starved := 16 * time.Second
+	if long() {
+		starved = time.Minute
+	}
+	m := startMesh(t, dev.Options{Nodes: 4, Args: []string{"--replace-after", "8s"}})
+	w := newWorld(t, m.Addresses(), 8)
+	l := w.startLoad(s, 4, 60*time.Millisecond)
+	l.startReaders()
+	w.settledAt(m, 1, "four nodes", 0, 1, 2, 3)
+	counted := manyPartitions{t: t, m: m}
+	const copies = `skein_replica_membership_steps_total{kind="add-learner"}`
+	before := counted.sum(copies, 0, 1, 2, 3)
+	for until := time.Now().Add(starved); time.Now().Before(until); {
+		for _, turn := range []struct {
+			sig  syscall.Signal
+			time time.Duration
+		}{{syscall.SIGSTOP, 1900 * time.Millisecond}, {syscall.SIGCONT, 100 * time.Millisecond}} {
+			if err := m.Signal(3, turn.sig); err != nil {
+				t.Fatal(err)
+			}
+			pause(t.Context(), turn.time)
+		}
+	}
+	w.progress(50)
+	waitWhole(t, m)
+	if after := counted.sum(copies, 0, 1, 2, 3); after != before {
+		t.Errorf("%d copies were made while a node was starved for %v", after-before, starved)
+	}
+	w.settledAt(m, 1, "starved no more", 0, 1, 2, 3)
+	l.stopPublishing()
+	l.finishReaders(w.readBack())
+	noneEndedByItself(t, m)
+	w.verdict()
+}
+
 // breathe waits for a random time up to most.
 func (w *world) breathe(rng *rand.Rand, most time.Duration) {
 	pause(w.t.Context(), time.Duration(rng.Int64N(int64(most))))
