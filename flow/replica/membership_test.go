@@ -255,6 +255,30 @@ func TestLearnerThatWasNeverNamedGoes(t *testing.T) {
 	})
 }
 
+// A learner that was born, and whose owner does not know of that (the answer was lost, and nothing is wanted there any more), goes, too,
+// although the owner stays the same.
+func TestLearnerThatItsOwnerGaveUpGoes(t *testing.T) {
+	inMesh(t, 4, func(m *mesh) {
+		g := testGroup(1)
+		m.found(g, 0, 1, 2)
+		m.propose(g, "a")
+		m.converge(g, 0, 1, 2)
+		own := m.owner(g)
+		if err := own.ask(context.Background(), "test", func() error { own.plan.tried = 4; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		b := m.birth(g, 0, 1, 2, 3)
+		b.Self, b.Empty, b.Members[3].Learner = 4, true, true
+		if err := m.nodes[3].host.Create(context.Background(), b); err != nil {
+			t.Fatal(err)
+		}
+		m.await("its end", func() bool { return m.group(3, g) == nil })
+		if m.owner(g) != own {
+			t.Error("the owner changed")
+		}
+	})
+}
+
 func TestLearnerThatItsNodeRemovedIsReplaced(t *testing.T) {
 	inMesh(t, 2, func(m *mesh) {
 		g := testGroup(1)

@@ -81,7 +81,10 @@ func (g *Group) tellFate(ctx context.Context, id ring.ReplicaID, node ring.NodeI
 		return f
 	}
 	if err := g.ask(ctx, "fate", func() error {
-		if f = g.fateOf(id, node); f == fateUnknown && g.isReady && id > max(g.plan.tried, g.st.lastID) {
+		p := &g.plan
+		// An id that was tried and is not in the log came to nothing once no step is under way: it is not given out again.
+		gaveUp := !p.pending && g.st.applied.Index >= p.confIndex
+		if f = g.fateOf(id, node); f == fateUnknown && g.isReady && id > g.st.lastID && (id > p.tried || gaveUp) {
 			f = fateNever
 		}
 		return nil
