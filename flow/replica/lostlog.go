@@ -10,7 +10,8 @@ import (
 
 // errLostLog: the owner counts on entries that this replica acknowledged and does not have. Its disk is an older copy of itself, or lost
 // what was synced; the node must not go on with it.
-var errLostLog error = &wire.Error{Kind: wire.KindCorrupt, Op: "follow the owner", Detail: "this replica's log lacks entries that it acknowledged"}
+// It is no wire.Error of its own: those are alike by their kind, and damage of one partition's files ends that replica alone.
+var errLostLog = errors.New("this replica's log lacks entries that it acknowledged")
 
 // lostLog is what the core panics with when it finds that.
 type lostLog struct{ text string }
@@ -31,7 +32,7 @@ func (g *Group) runLoop() (err error) {
 		switch p := recover().(type) {
 		case nil:
 		case lostLog:
-			err = fmt.Errorf("%w: %s", errLostLog, p.text)
+			err = fmt.Errorf("%w: %w", errLostLog, &wire.Error{Kind: wire.KindCorrupt, Op: "follow the owner", Detail: p.text})
 		default:
 			panic(p)
 		}
