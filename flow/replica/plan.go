@@ -278,9 +278,10 @@ func (p *picture) changeVoters() (Step, bool) {
 		if p.fitWanted < min(p.copies(), p.fitVoters) {
 			return Step{}, false // fewer copies than now
 		}
-		if p.short && (doubtful > 0 || (drained == 0 && n < 3)) {
+		if p.short && (doubtful > 0 || (drained == 0 && n < 3 && p.voters%2 == 1)) {
 			// Nothing can come in its place. One that is gone stays where an answer would need one disk less; one that is there and does not
-			// drain stays anyway: the view may be that of a node which has not heard of all others yet.
+			// drain stays anyway: the view may be that of a node which has not heard of all others yet. Two voters, left by a way out that was
+			// given up half-way, need every disk as it is.
 			return Step{}, false
 		}
 	}

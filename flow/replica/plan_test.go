@@ -90,6 +90,8 @@ func TestPlan(t *testing.T) {
 			ms: []PlanMember{leaving(pm(1, false)), pm(2, true)}, kind: StepPromote, ids: []ring.ReplicaID{2}},
 		{name: "which then removes it", want: 3, on: []byte{1},
 			ms: []PlanMember{pm(1, false), leaving(pm(2, false))}, kind: StepSwap, remove: []ring.ReplicaID{2}},
+		{name: "a drain that ends between the two leaves no two voters", want: 3, on: []byte{1, 2},
+			ms: []PlanMember{pm(1, false), pm(2, false)}, kind: StepSwap, demote: []ring.ReplicaID{2}},
 		{name: "all drained: nothing to be done", want: 3, ms: []PlanMember{leaving(pm(1, false)), leaving(pm(2, false)), leaving(pm(3, false))}},
 		{name: "a learner that is not wanted goes", want: 3, on: []byte{1, 2, 3},
 			ms:   []PlanMember{pm(1, false), pm(2, false), pm(3, false), pm(4, true)},
