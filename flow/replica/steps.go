@@ -85,6 +85,7 @@ func (g *Group) planTick() {
 		p.next = g.ticks + 1
 	}
 	g.settleStep()
+	g.leaveJoint()
 	now := time.Now()
 	g.tellGone()
 	g.probeLearners()
@@ -132,6 +133,17 @@ func (g *Group) settleStep() {
 	case g.ticks > p.pendingAt+stepTimeout*p.every && g.st.applied.Index >= p.confIndex:
 		g.log.Info("a membership step had no effect")
 		g.stepFailed()
+	}
+}
+
+// leaveJoint ends a joint configuration that raft has not left: it does that when it applies the entry of it, or a later one, but not while
+// a hand-over is under way. In a quiet group nothing is applied later.
+func (g *Group) leaveJoint() {
+	if len(g.st.conf.GetVotersOutgoing()) == 0 || g.st.applied.Index < g.plan.confIndex {
+		return
+	}
+	if err := g.rn.ProposeConfChange(&pb.ConfChangeV2{}); err != nil {
+		g.log.Debug("a joint configuration is not left yet", "err", err)
 	}
 }
 
