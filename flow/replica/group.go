@@ -176,6 +176,9 @@ func (g *Group) loop() error {
 		for i, e := range in.msgs {
 			g.step(in.msgFrom[i], e)
 		}
+		for _, t := range in.unsent {
+			g.unreachable(t.to, t.snap)
+		}
 		for _, fn := range in.ctl {
 			fn()
 		}

@@ -14,7 +14,8 @@ type input struct {
 	props    []*proposal
 	reads    []*readWait
 	ctl      []func()
-	appended int // journal writes completed, oldest first
+	unsent   []tail // messages that did not leave: nothing that was asked of the group, so no reason to be awake
+	appended int    // journal writes completed, oldest first
 	tick     bool
 	lapsed   bool // beats that the resting group relies on are missing, or there are some that it did not expect
 	look     bool // the resting group should look around
@@ -92,7 +93,7 @@ func (b *inbox) take() (*input, error) {
 	clear(old.props)
 	clear(old.reads)
 	clear(old.ctl)
-	*old = input{msgs: old.msgs[:0], msgFrom: old.msgFrom[:0], props: old.props[:0], reads: old.reads[:0], ctl: old.ctl[:0]}
+	*old = input{msgs: old.msgs[:0], msgFrom: old.msgFrom[:0], props: old.props[:0], reads: old.reads[:0], ctl: old.ctl[:0], unsent: old.unsent[:0]}
 	b.in, b.back = b.back, b.in
 	b.msgBytes = 0
 	return &b.back, nil

@@ -196,10 +196,14 @@ func (n *node) reach(to ring.NodeID) *node {
 	return d
 }
 
+// Send says, as the transport does, when there is no connection to a node that is down.
 func (n *node) Send(to ring.NodeID, _ wire.Class, body []byte) bool {
 	d := n.reach(to)
 	if d == nil {
-		return true
+		n.m.mu.Lock()
+		defer n.m.mu.Unlock()
+		d = n.m.find(to)
+		return d != nil && d.up
 	}
 	h := d.host
 	if body = n.m.filter(n.i, d.i, body); len(body) <= 1 {

@@ -208,7 +208,7 @@ func (o *outbox) refused(ts []tail) {
 		}
 		seen[t] = true
 		if g, ok := o.h.Group(t.group); ok {
-			g.post(func() { g.unreachable(t.to, t.snap) })
+			g.inbox.put(func(in *input) { in.unsent = append(in.unsent, t) })
 		}
 	}
 }
