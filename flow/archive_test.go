@@ -245,6 +245,34 @@ func TestDamagedImportLeavesNothing(t *testing.T) {
 	})
 }
 
+// A copy of the file that turns out damaged must not take away what another run has completed, and what was published since.
+func TestDamagedImportLeavesAStreamThatAnotherRunCompleted(t *testing.T) {
+	inMesh(t, 1, nil, func(t *testing.T, m *mesh) {
+		m.create("orders", StreamConfig{Partitions: 2, Replicas: 1})
+		m.rich("orders")
+		file := m.export(0, "orders")
+		pr, pw := io.Pipe()
+		done := make(chan error, 1)
+		go func() {
+			_, err := m.nodes[0].broker.Import(m.within(100*time.Second), "restored", pr, ImportOptions{})
+			done <- err
+		}()
+		if _, err := pw.Write(file[:len(file)-1000]); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.nodes[0].broker.Import(m.within(60*time.Second), "restored", bytes.NewReader(file), ImportOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		m.put(0, "restored", "k", "published since")
+		want := m.readAll(0, "restored", earliest())
+		_ = pw.Close() // cut short
+		if err := <-done; wire.CodeOf(err) != backup.CodeDamaged {
+			t.Fatalf("the damaged copy: %v", err)
+		}
+		m.sameEvents(0, want, "restored")
+	})
+}
+
 func TestImportWaitsForTheWholeMeshToKnowIt(t *testing.T) {
 	refuse := func(context.Context, wire.Version) error {
 		return wire.Errorf(wire.KindUnavailable, wire.CodeMeshVersion, "node b is too old")

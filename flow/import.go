@@ -73,12 +73,13 @@ func (b *Broker) beginImport(ctx context.Context, stream string, m *backup.Manif
 	return resp.Stream, nil
 }
 
-// abandonImport removes what came of a file that turned out damaged. why is the error to return.
+// abandonImport removes what came of a file that turned out damaged, unless another run, from a whole one, has completed it. why is the
+// error to return.
 func (b *Broker) abandonImport(ctx context.Context, s *catalog.Stream, why error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), archivePatience)
 	defer cancel()
-	_, err := b.catalog.command(ctx, s.Name, catalog.DeleteStream{Name: s.Name, ID: s.ID, NowMS: b.cfg.Now().UnixMilli()}, true)
-	if err != nil && wire.KindOf(err) != wire.KindNotFound {
+	_, err := b.catalog.command(ctx, s.Name, catalog.DeleteStream{Name: s.Name, ID: s.ID, NowMS: b.cfg.Now().UnixMilli(), Importing: true}, true)
+	if k := wire.KindOf(err); err != nil && k != wire.KindNotFound && k != wire.KindConflict {
 		b.log.Warn("what came of a damaged export is still there, and stays closed: delete the stream", "stream", s.Name, "err", err)
 	}
 	return why

@@ -56,6 +56,8 @@ type DeleteStream struct {
 	Name  string        `msgpack:"n"`
 	ID    ring.StreamID `msgpack:"i"` // the incarnation meant; zero: whichever there is
 	NowMS int64         `msgpack:"t"`
+	// Importing: only while it is being imported. Since wire.Version2.
+	Importing bool `msgpack:"m,omitempty"`
 }
 
 func (CreateStream) kind() EntryKind { return EntryCreateStream }

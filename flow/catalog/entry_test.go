@@ -109,6 +109,7 @@ func FuzzDecode(f *testing.F) {
 		creation("a", streamID(1), 2),
 		UpdateStream{Name: "a", Version: 1, Config: StreamConfig{Affinity: map[string]string{"zone": "x"}}},
 		DeleteStream{Name: "a", ID: streamID(1)},
+		DeleteStream{Name: "a", ID: streamID(1), Importing: true},
 		BeginImport{Create: creation("a", streamID(1), 2), Export: [16]byte{1}},
 		EndImport{Name: "a", ID: streamID(1)},
 	} {

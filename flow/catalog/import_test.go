@@ -43,6 +43,7 @@ func TestImportedStreamOpensOnceItIsComplete(t *testing.T) {
 	}
 	wantStream(t, run(t, store, m, end), false) // a retry
 	wantErr(t, run(t, store, m, begin), wire.KindConflict, CodeExists)
+	wantErr(t, run(t, store, m, DeleteStream{Name: "orders", ID: streamID(1), Importing: true}), wire.KindConflict, CodeExists)
 }
 
 func TestImportWithoutAnExportIsRefused(t *testing.T) {

@@ -163,6 +163,9 @@ func (s *state) drop(c *DeleteStream) (Result, *change) {
 		return refuse(wire.Errorf(wire.KindConflict, CodeVersionMismatch,
 			"stream %s is incarnation %s now, not %s", c.Name, cur.ID, c.ID))
 	}
+	if c.Importing && !cur.Importing() {
+		return refuse(wire.Errorf(wire.KindConflict, CodeExists, "stream %s is imported", c.Name))
+	}
 	ch := s.next(c.NowMS)
 	t := Tombstone{Stream: cur.ID, Name: cur.Name, DeletedMS: ch.clockMS, Version: ch.version}
 	for i := range cur.Partitions {
