@@ -90,7 +90,7 @@ func (o *operator) drain(ctx context.Context, dryRun bool) (ops.Operation, error
 	defer o.acting.Unlock()
 	name, m := o.n.cfg.Load().Name, o.n.data.marks()
 	if m.draining() && !dryRun {
-		if op, err := o.kept(m.Drain.ID); err == nil && (!op.Over() || len(o.n.host.Groups()) == 0) {
+		if op, err := o.kept(m.Drain.ID); err == nil && (!op.Over() || len(o.n.host.Groups())+len(o.n.host.Closed()) == 0) {
 			return op, nil
 		}
 	}
@@ -226,6 +226,15 @@ func (n *Node) holdings(w ops.World, of ring.NodeID) []ops.Holding {
 		h.Targets = targets(w, places, rep, of)
 		out = append(out, h)
 	}
+	for _, b := range n.host.Closed() {
+		rep, owner, heard := n.ops.reports.of(b.Group)
+		if !heard { // nobody says that others have it
+			rep = ops.Report{Group: b.Group, Want: wantReplicas(b.Kind, b.Spec), Members: []ops.Copy{{ID: b.Self, Node: of}}}
+		}
+		h := ops.Holding{Owner: owner, Report: rep, Closed: true, Targets: targets(w, places, rep, of)}
+		h.Stream, h.Partition = n.nameOf(nil, replica.Status{Group: b.Group, Kind: b.Kind, Spec: b.Spec})
+		out = append(out, h)
+	}
 	return out
 }
 
@@ -240,10 +249,12 @@ func targets(w ops.World, places *ring.Ring, rep ops.Report, without ring.NodeID
 	return places.Replicas(rep.Group, rep.Want, current)
 }
 
-// specOf is what a partition's group says of itself.
+// specOf is what a partition's group says of itself; g is nil where it does not run.
 func specOf(g *replica.Group, st replica.Status) (partition.Spec, bool) {
-	if pt, ok := g.StateMachine().(*partition.Partition); ok {
-		return pt.Spec(), true
+	if g != nil {
+		if pt, ok := g.StateMachine().(*partition.Partition); ok {
+			return pt.Spec(), true
+		}
 	}
 	spec, err := partition.ParseSpec(st.Spec)
 	return spec, err == nil && st.Kind == replica.KindPartition

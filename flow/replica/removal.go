@@ -221,18 +221,19 @@ type asking struct {
 }
 
 const (
-	lonelyLook = time.Second // between looks
-	askAtOnce  = 8
-	maxAskWait = time.Minute
+	lonelyLook  = time.Second // between looks
+	closedLooks = 10          // looks between those at replicas that do not run
+	askAtOnce   = 8
+	maxAskWait  = time.Minute
 )
 
 // askFates looks for replicas here that hear of no owner, and asks the other members whether they are members still. One whose group has
-// no quorum asks in vain, less and less often.
+// no quorum asks in vain, less and less often. Replicas that do not run hear of nobody.
 func (h *Host) askFates(ctx context.Context) {
 	t := time.NewTicker(lonelyLook)
 	defer t.Stop()
 	memory := map[ring.GroupID]asking{}
-	for {
+	for looks := 1; ; looks++ {
 		select {
 		case <-ctx.Done():
 			return
@@ -254,6 +255,11 @@ func (h *Host) askFates(ctx context.Context) {
 			}
 			known[g.id] = a
 		}
+		if looks%closedLooks == 0 {
+			for _, b := range h.Closed() {
+				work.Go(func() error { h.askFateOf(ctx, b, nil, func() bool { return false }); return nil })
+			}
+		}
 		_ = work.Wait() // the functions return no error
 		memory = known
 	}
@@ -272,9 +278,29 @@ func (g *Group) lonely(now time.Time) bool {
 	return now.Sub(seen) >= g.h.cfg.AskAfter
 }
 
-// askFate asks one after the other until one says that the replica was removed.
+// Closed lists the replicas that were born here and do not run: damaged ones, and those that wait for disk space. What they hold counts
+// until they are removed.
+func (h *Host) Closed() (out []Birth) {
+	for _, gs := range h.cfg.Journal.Groups() {
+		if _, runs := h.Group(gs.Group); runs || gs.Birth == nil {
+			continue
+		}
+		b, err := decodeBirth(gs.Birth)
+		if err != nil {
+			b = Birth{Group: gs.Group} // nothing more is known of it, and it is there
+		}
+		out = append(out, b)
+	}
+	return out
+}
+
 func (h *Host) askFate(ctx context.Context, g *Group) {
-	s := g.Status()
+	h.askFateOf(ctx, g.birth, g.Status().Members, func() bool { return g.applied.Load() == 0 })
+}
+
+// askFateOf asks one after the other of those that may know until one says that the replica was removed; or that it never was one of its
+// group, which counts where it has nothing.
+func (h *Host) askFateOf(ctx context.Context, b Birth, members []Member, empty func() bool) {
 	var whom []ring.NodeID
 	add := func(n ring.NodeID) {
 		if !n.IsZero() && n != h.cfg.Self && !slices.Contains(whom, n) && h.cfg.Placement.Alive(n) {
@@ -282,27 +308,24 @@ func (h *Host) askFate(ctx context.Context, g *Group) {
 		}
 	}
 	if h.cfg.OwnerHint != nil {
-		add(h.cfg.OwnerHint(g.id))
+		add(h.cfg.OwnerHint(b.Group))
 	}
-	for _, m := range s.Members {
-		add(m.Node)
-	}
-	for _, m := range g.birth.Members {
+	for _, m := range slices.Concat(members, b.Members) {
 		add(m.Node)
 	}
 	for _, n := range whom {
 		cctx, cancel := context.WithTimeout(ctx, callTimeout)
 		raw, err := h.cfg.Caller.Call(cctx, n, wire.ClassControl, wire.MethodRemoval,
-			encodeRemoval(removal{Op: removalAsked, Group: g.id, Replica: g.birth.Self}))
+			encodeRemoval(removal{Op: removalAsked, Group: b.Group, Replica: b.Self}))
 		cancel()
 		if err != nil || len(raw) != 1 {
 			continue
 		}
-		if f := fate(raw[0]); f != fateRemoved && (f != fateNever || g.applied.Load() > 0) {
+		if f := fate(raw[0]); f != fateRemoved && (f != fateNever || !empty()) {
 			continue
 		}
-		if err := h.removeReplica(ctx, g.id, g.birth.Self, n); err != nil {
-			h.log.Warn("a removed replica cannot be removed here yet", "group", g.id.String(), "err", err)
+		if err := h.removeReplica(ctx, b.Group, b.Self, n); err != nil {
+			h.log.Warn("a removed replica cannot be removed here yet", "group", b.Group.String(), "err", err)
 		}
 		return
 	}

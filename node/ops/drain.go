@@ -18,6 +18,8 @@ type Holding struct {
 	Report    Report      // as its owner says, or as far as the node itself knows
 	// Targets are the nodes that should have the group without this one, as the ring proposes; those that hold it already included.
 	Targets []ring.NodeID
+	// Closed: the copy does not run, for it is damaged or the disk is full.
+	Closed bool
 }
 
 // role is what self is in the group.
@@ -62,6 +64,8 @@ func (w World) Remains(self ring.NodeID, h Holding) Remaining {
 		if gone := w.absent(h.Report); gone != "" {
 			out.Reason += " (" + gone + ")"
 		}
+	case h.Closed:
+		out.Reason = fmt.Sprintf("the copy is closed, the node's log says why; its owner %s has still to let it go", w.name(h.Owner))
 	case h.Report.MoveTo != ring.NodeID{} && h.Report.MoveReason != "":
 		out.Reason = fmt.Sprintf("it moves to %s: %s", w.name(h.Report.MoveTo), h.Report.MoveReason)
 	case len(missing) > 0:

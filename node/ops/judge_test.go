@@ -153,6 +153,11 @@ func TestProgressSaysWhatPoweringDownWouldDo(t *testing.T) {
 	if got := p.Sentence("a"); got != want {
 		t.Errorf("%s", got)
 	}
+	closed := hold("a", "", "b c")
+	closed.Owner, closed.Closed = ring.NodeID{}, true
+	if p := w.Progress(a, 3, []Holding{closed}); p.SafeToPowerDown || p.OnlyCopy != 1 || p.Stuck != 1 {
+		t.Errorf("a copy that is closed, of which no other is known: %+v", p)
+	}
 	p = w.Progress(a, 3, []Holding{hold("a b c", "b", "b c")})
 	if got := p.Sentence("a"); got != "a still holds 1 copy of 3, owner of 0; powering it down now stops nothing, and leaves 1 partition with a copy less" {
 		t.Errorf("%s", got)
