@@ -168,7 +168,7 @@ func TestReplicaThatStopsAloneIsReplacedThoughItsNodeLives(t *testing.T) {
 				if err := own.host.Remove(context.Background(), g); err != nil {
 					t.Fatal(err)
 				}
-				limit := 800 * time.Millisecond
+				limit := 1500 * time.Millisecond // both may stand at once, and then each again
 				if lost {
 					limit = 18 * time.Second // asked for in 15, and four times in vain
 				}
