@@ -83,7 +83,7 @@ func TestMeshOfThreeThatOneLeftIsNoMeshOfTwo(t *testing.T) {
 
 // Of four nodes one holds no replica of the shard: all it knows of the owner is what it heard.
 func TestNodeWithoutAReplicaMissesAShardWhoseOwnerIsGone(t *testing.T) {
-	m := startMesh(t, 4)
+	m := startMeshWith(t, 4, func(c *config.Config) { c.DynamicRebalanceEnabled = false }) // nothing moves to that node
 	g := ring.CatalogGroup(m.nodes[0].mesh(), 0)
 	without := slices.IndexFunc(m.nodes, func(tn *testNode) bool {
 		_, here := tn.host.Group(g)

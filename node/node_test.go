@@ -69,6 +69,11 @@ func gossipAddr() string {
 // startMesh runs n nodes and waits until they are one mesh whose groups have their replicas.
 func startMesh(t *testing.T, n int) *testMesh {
 	t.Helper()
+	return startMeshWith(t, n, func(*config.Config) {})
+}
+
+func startMeshWith(t *testing.T, n int, edit func(*config.Config)) *testMesh {
+	t.Helper()
 	m := &testMesh{t: t, net: memnet.New(), logs: &syncBuffer{}}
 	dir := t.TempDir() // its removal comes after stop
 	t.Cleanup(m.stop)
@@ -82,6 +87,7 @@ func startMesh(t *testing.T, n int) *testMesh {
 		if i > 0 {
 			cfg.Join = []string{m.nodes[0].cfg.Gossip.Addr}
 		}
+		edit(&cfg)
 		m.nodes = append(m.nodes, &testNode{cfg: cfg, addr: fmt.Sprintf("127.0.9.%d:1", i+1)})
 		m.start(i)
 	}
