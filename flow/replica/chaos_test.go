@@ -248,7 +248,13 @@ func runTrouble(t *testing.T, seed uint64, nodes int, members bool) {
 	})
 	close(stop)
 	clients.Wait()
-	m.propose(g, "zz")
+	tries := 0
+	m.await("an entry after the trouble", func() bool { // each try has its own: one whose outcome is unknown may be there
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		tries++
+		return m.owner(g).ProposeWait(ctx, []byte(fmt.Sprintf("zz-%05d", tries))).Err == nil
+	})
 	var on []int
 	for _, mem := range m.owner(g).Status().Members {
 		on = append(on, m.find(mem.Node).i)
