@@ -131,7 +131,7 @@ func TestRolledBackDiskIsSetAsideAndTheNodeComesBackEmptyUnderANewID(t *testing.
 	m.putBack(2, old)
 	m.edit(2, func(d *dataDir) error {
 		d.id.Boot += 100
-		return d.save()
+		return save(d.path, d.id)
 	})
 	m.start(2)
 	if again := m.waitGaveUp(2); again != had || m.nodes[2].data.id.NodeID == id {

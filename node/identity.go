@@ -50,7 +50,7 @@ type dataDir struct {
 	path string
 	lock *os.File
 
-	mu sync.Mutex
+	mu sync.Mutex // also held while the file is written: the file changes in the order in which memory does
 	id identity
 }
 
@@ -102,7 +102,7 @@ func (d *dataDir) load(clusterID string) error {
 	var nonce [8]byte
 	_, _ = rand.Read(nonce[:]) // never fails
 	d.id.Nonce = binary.LittleEndian.Uint64(nonce[:])
-	return d.save()
+	return save(d.path, d.id)
 }
 
 // checkFormat refuses a directory that another build must read.
@@ -125,13 +125,23 @@ func refuseForeignFiles(path string) error {
 	return nil
 }
 
+// changeLocked writes an identity that differs from the present one, durably, and then goes by it. After an error nothing has changed
+// here: who asked may ask again, and nobody goes by what a restart would forget.
+func (d *dataDir) changeLocked(to identity) error {
+	if err := save(d.path, to); err != nil {
+		return err
+	}
+	d.id = to
+	return nil
+}
+
 // save replaces the identity file, durably.
-func (d *dataDir) save() error {
-	raw, err := json.MarshalIndent(d.id, "", "  ")
+func save(dir string, id identity) error {
+	raw, err := json.MarshalIndent(id, "", "  ")
 	if err != nil {
 		return err
 	}
-	if err := replaceFile(filepath.Join(d.path, identityFile), append(raw, '\n')); err != nil {
+	if err := replaceFile(filepath.Join(dir, identityFile), append(raw, '\n')); err != nil {
 		return fmt.Errorf("data_dir: %w", err)
 	}
 	return nil
@@ -182,8 +192,9 @@ func (d *dataDir) setMesh(m ring.MeshID, founding bool) error {
 	if err := d.otherMeshLocked(m); err != nil {
 		return err
 	}
-	d.id.MeshID, d.id.Founding = m, founding
-	return d.save()
+	to := d.id
+	to.MeshID, to.Founding = m, founding
+	return d.changeLocked(to)
 }
 
 // floor is the version below which the mesh does not go back.
@@ -200,8 +211,12 @@ func (d *dataDir) raiseFloor(v wire.Version) (bool, error) {
 	if v <= d.id.Format {
 		return false, nil
 	}
-	d.id.Format = v
-	return true, d.save()
+	to := d.id
+	to.Format = v
+	if err := d.changeLocked(to); err != nil {
+		return false, err
+	}
+	return true, nil
 }
 
 func (d *dataDir) otherMeshLocked(m ring.MeshID) error {
@@ -229,8 +244,9 @@ func (d *dataDir) decide(rec *foundingRecord) error {
 	if err := d.otherMeshLocked(rec.Mesh); err != nil {
 		return err
 	}
-	d.id.Founded = rec
-	return d.save()
+	to := d.id
+	to.Founded = rec
+	return d.changeLocked(to)
 }
 
 // take writes a founding record that another node decided, together with its mesh; one that is there stays.
@@ -243,18 +259,19 @@ func (d *dataDir) take(rec *foundingRecord) error {
 	if d.id.Founded != nil {
 		return nil // the same: its mesh is
 	}
-	d.id.Founded, d.id.MeshID = rec, rec.Mesh
-	return d.save()
+	to := d.id
+	to.Founded, to.MeshID = rec, rec.Mesh
+	return d.changeLocked(to)
 }
 
 // recordDone notes that nobody needs the founding record any more.
 func (d *dataDir) recordDone() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	done := *d.id.Founded
+	to, done := d.id, *d.id.Founded
 	done.Done = true
-	d.id.Founded = &done
-	return d.save()
+	to.Founded = &done
+	return d.changeLocked(to)
 }
 
 // close frees the directory for another process.

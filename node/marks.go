@@ -48,13 +48,9 @@ func (d *dataDir) marks() marks {
 func (d *dataDir) setMarks(m marks) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	old := d.id.Marks
-	d.id.Marks = m
-	if err := d.save(); err != nil {
-		d.id.Marks = old
-		return err
-	}
-	return nil
+	to := d.id
+	to.Marks = m
+	return d.changeLocked(to)
 }
 
 // announceFlags tells the others what this node takes and gives. Safe for concurrent use.

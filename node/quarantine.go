@@ -54,8 +54,9 @@ func (d *dataDir) giveUp(reason, detail string) error {
 		return nil
 	}
 	at := time.Now().UTC().Truncate(time.Second)
-	d.id.GivenUp = &formerID{ID: d.id.NodeID, At: at, Reason: reason, Detail: detail, Dir: at.Format("20060102T150405Z") + "-" + reason}
-	return d.save()
+	to := d.id
+	to.GivenUp = &formerID{ID: d.id.NodeID, At: at, Reason: reason, Detail: detail, Dir: at.Format("20060102T150405Z") + "-" + reason}
+	return d.changeLocked(to)
 }
 
 // setAside moves everything into quarantine and gives the directory a new identity. Cut short anywhere, it is finished at the next start:

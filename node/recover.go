@@ -390,13 +390,14 @@ func openStopped(path string) (*dataDir, error) {
 func (d *dataDir) declareLost(lost []RecoverNode) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	to := d.id
 	for _, l := range lost {
-		if !slices.Contains(d.id.Lost, l.ID) {
-			d.id.Lost = append([]ring.NodeID{l.ID}, d.id.Lost...)
+		if !slices.Contains(to.Lost, l.ID) {
+			to.Lost = append([]ring.NodeID{l.ID}, to.Lost...)
 		}
 	}
-	d.id.Lost = d.id.Lost[:min(len(d.id.Lost), maxFormer)]
-	return d.save()
+	to.Lost = to.Lost[:min(len(to.Lost), maxFormer)]
+	return d.changeLocked(to)
 }
 
 // recovered describes the recoveries whose files are still there.
