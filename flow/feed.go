@@ -144,7 +144,7 @@ func (f *feed) open(ctx context.Context) (source, error) {
 	return f.sub.b.openSource(ctx, f.part, f.next, f.tries)
 }
 
-// openSource finds a source of a partition: the local replica, the owner, any other founder. tries counts those that failed in a row.
+// openSource finds a source of a partition: the local replica, the owner, a founder or any live member. tries counts those that failed in a row.
 func (b *Broker) openSource(ctx context.Context, part *catalog.Partition, from uint64, tries int) (source, error) {
 	if p, ok := b.localPartition(part.Group); ok && tries%4 != 3 {
 		return &localSource{p: p}, nil

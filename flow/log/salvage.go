@@ -195,8 +195,8 @@ func (v *Salvage) After(offset uint64) (where uint64) {
 	return where
 }
 
-// Copy calls fn for the sound batches from the one that begins at offset from on, payloads good until fn returns, as far as each follows the other, and says where they
-// end. where is the offset at which the next sound batches begin, or 0 where there are none.
+// Copy calls fn for the sound batches from the one that begins at offset from on, as far as each follows the other, and says where they
+// end. Payloads are good until fn returns. where is the offset at which the next sound batches begin, or 0 where there are none.
 func (v *Salvage) Copy(from uint64, fn func(m *batch.Meta, payload []byte) error) (next, where uint64, err error) {
 	for again := true; again; {
 		again = false

@@ -272,10 +272,13 @@ func (h *Host) HandleBirth(ctx context.Context, from ring.NodeID, body []byte) (
 	return nil, err
 }
 
+// arrivalTime is for how long a replica counts as being on its way here although nothing comes.
+const arrivalTime = time.Minute
+
 // arriving is how many replicas are on their way here. One that was named and then left alone does not count for ever.
 func (h *Host) arriving() (n int) {
 	for _, g := range h.Groups() {
-		if g.applied.Load() == 0 && (g.unsteady.Load() || time.Since(g.opened) < time.Minute) {
+		if g.applied.Load() == 0 && (g.unsteady.Load() || time.Since(g.opened) < arrivalTime) {
 			n++
 		}
 	}

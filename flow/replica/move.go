@@ -24,18 +24,13 @@ const (
 // MoveStatus is a move under way, as the owner sees it.
 type MoveStatus struct {
 	From, To ring.NodeID
-	// Manual: an operator asked for it.
-	Manual bool
-	Phase  MovePhase
+	Phase    MovePhase
 	// Reason says what it waits for.
 	Reason string
-	// Match is how far the new replica's log reaches, of Commit; 0 while it fetches a snapshot.
-	Match, Commit uint64
 }
 
 // MovePlan is what a move would do.
 type MovePlan struct {
-	Group    ring.GroupID
 	From, To ring.NodeID
 	// Handover is who owns the group before the replica of the present owner goes; zero: the owner stays.
 	Handover ring.NodeID
@@ -83,24 +78,6 @@ func (h *Host) Move(ctx context.Context, group ring.GroupID, from, to ring.NodeI
 	return plan, nil
 }
 
-// StopMove ends a move that is under way, if it has not been made yet. The new replica goes.
-func (h *Host) StopMove(ctx context.Context, group ring.GroupID) error {
-	g, ok := h.Group(group)
-	if !ok {
-		return notOwner("stop move", ring.NodeID{}, 0)
-	}
-	return g.ask(ctx, "stop move", func() error {
-		if g.role != raft.StateLeader {
-			owner, _ := g.nodeOf(g.lead)
-			return notOwner("stop move", owner, g.term)
-		}
-		if g.plan.move != nil {
-			g.endMove("it was called off")
-		}
-		return nil
-	})
-}
-
 // ask runs fn in the group's goroutine and gives what it returned.
 func (g *Group) ask(ctx context.Context, op string, fn func() error) error {
 	ch := make(chan error, 1)
@@ -131,7 +108,6 @@ func (g *Group) startMove(now time.Time, s Swap, dryRun bool) (MovePlan, error) 
 	if m != nil && m.Swap != s && (m.granted || m.manual) {
 		return MovePlan{}, wire.Errorf(wire.KindConflict, "", "the group is moving from %s to %s", m.From, m.To)
 	}
-	plan.Group = g.id
 	if !dryRun && (m == nil || m.Swap != s) {
 		g.plan.move = &move{Swap: s, manual: true, begun: now, renewAt: now}
 		g.plan.next = g.ticks
@@ -367,7 +343,7 @@ func (g *Group) moveStatus() *MoveStatus {
 	if m == nil || g.role != raft.StateLeader || (!m.granted && !m.manual) {
 		return nil
 	}
-	s := &MoveStatus{From: m.From, To: m.To, Manual: m.manual, Phase: MoveReserving, Reason: m.reason, Commit: g.commit.Load()}
+	s := &MoveStatus{From: m.From, To: m.To, Phase: MoveReserving, Reason: m.reason}
 	if !m.granted {
 		return s
 	}
@@ -377,13 +353,6 @@ func (g *Group) moveStatus() *MoveStatus {
 	}
 	if len(g.st.conf.GetVotersOutgoing()) > 0 {
 		s.Phase = MoveSwapping
-	}
-	for _, mem := range g.st.members() {
-		for _, pr := range g.progress {
-			if mem.Node == m.To && pr.id == mem.ID {
-				s.Match = pr.match
-			}
-		}
 	}
 	if s.Reason == "" {
 		s.Reason = g.plan.waits.Reason

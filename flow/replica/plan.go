@@ -82,12 +82,12 @@ type PlanInput struct {
 	EvenOut    bool
 }
 
-// caughtUp is how far behind the commit index a learner may be when it is promoted: what is in flight under load.
-const caughtUp = 512
+// CaughtUp is how far behind the commit index a learner may be when it is promoted: what is in flight under load.
+const CaughtUp = 512
 
 // Fit says whether a member could take over at once.
 func (m PlanMember) Fit(commit uint64) bool {
-	return m.Active && m.Alive && m.Replicating && m.Match+caughtUp >= commit
+	return m.Active && m.Alive && m.Replicating && m.Match+CaughtUp >= commit
 }
 
 // drains is true of a member whose node is there and to be emptied.

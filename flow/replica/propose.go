@@ -215,7 +215,7 @@ func (g *Group) enoughCopies(index uint64) bool {
 			voters++
 		case p.match >= index:
 			return true
-		case g.active(p.id) && (p.replicating || (!p.snapshot && p.match+caughtUp >= index)):
+		case g.active(p.id) && (p.replicating || (!p.snapshot && p.match+CaughtUp >= index)):
 			waits = true
 		}
 	}
