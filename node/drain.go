@@ -7,7 +7,6 @@ import (
 
 	"github.com/skeinmesh/skein/flow/partition"
 	"github.com/skeinmesh/skein/flow/replica"
-	"github.com/skeinmesh/skein/gossip/view"
 	"github.com/skeinmesh/skein/node/ops"
 	"github.com/skeinmesh/skein/ring"
 	"github.com/skeinmesh/skein/transport/wire"
@@ -121,22 +120,14 @@ func (o *operator) drain(ctx context.Context, dryRun bool) (ops.Operation, error
 		return op, err
 	}
 	o.n.log.Info("draining: this node hands away what it holds and takes nothing new", "operation", op.ID, "replicas", len(held))
-	o.kick()
+	wakeUp(o.wake)
 	return op, nil
-}
-
-// kick has the drain looked at now.
-func (o *operator) kick() {
-	select {
-	case o.wake <- struct{}{}:
-	default: // a look is due already
-	}
 }
 
 // othersStay reports whether another node is there that does not hand away what it has.
 func (o *operator) othersStay() bool {
 	for _, m := range o.n.gossip.View().Members() {
-		if m.ID != o.self() && m.Present() && !m.Mesh.IsZero() && m.Flags&(view.Draining|view.Leaving) == 0 {
+		if m.ID != o.self() && m.Present() && !m.Mesh.IsZero() && !m.Draining() && !m.Leaving() {
 			return true
 		}
 	}

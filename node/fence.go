@@ -151,7 +151,7 @@ func (n *Node) heedMembers() {
 				continue
 			}
 			n.log.Info("a node id was given up, or declared lost: its copies are made anew, and nobody is let in under that id any more",
-				"by_name", m.Name, "by", m.ID, "given_up", id)
+				"peer_name", m.Name, "peer", m.ID, "given_up", id)
 			n.peers.GiveUp(id)
 		}
 	}

@@ -83,7 +83,7 @@ func (p meshPages) note(m view.Member) string {
 		return name + " is drained: it holds nothing"
 	case m.Draining():
 		return fmt.Sprintf("%s is draining: it holds %d copies and owns %d", name, m.Load.Partitions, m.Load.Owned)
-	case m.Flags&view.Leaving != 0:
+	case m.Leaving():
 		return name + " is stopping"
 	case m.Cordoned():
 		return name + " is cordoned: it gets nothing new"
@@ -232,7 +232,7 @@ func (p meshPages) Members(context.Context) (api.MeshMembers, error) {
 func (p meshPages) member(m view.Member, now time.Time) api.Member {
 	out := api.Member{Node: p.n.dir.Name(m.ID), ID: m.ID, State: m.State.String(), Since: m.Since.UTC(), Zone: m.Zone,
 		Weight: float64(m.Weight) / weightUnit, Version: m.Version, HTTP: m.HTTPAddr, QUIC: m.QUICAddr, Gossip: m.GossipAddr,
-		Cordoned: m.Cordoned(), Draining: m.Draining(), Leaving: m.Flags&view.Leaving != 0,
+		Cordoned: m.Cordoned(), Draining: m.Draining(), Leaving: m.Leaving(),
 		Fatigue: float64(m.Load.Fatigue), CPUPercent: float64(m.Load.CPUPercent), MemPercent: float64(m.Load.MemPercent),
 		Owned: int(m.Load.Owned), Replicas: int(m.Load.Partitions), StalenessMS: p.staleness(m, now)}
 	if !m.Present() && m.State != view.StateUnknown {

@@ -17,9 +17,9 @@ func (o *operator) gone(ctx context.Context, req ops.Request, m view.Member) (op
 	name := o.n.dir.Name(m.ID)
 	op := ops.Operation{Kind: req.Kind, Node: name}
 	w := o.n.world(time.Now())
-	at := m.Since.Add(w.ReplaceAfter)
+	at, due := w.ReplacedAt(w.Nodes[m.ID])
 	will := fmt.Sprintf("its copies are replaced on other nodes by themselves at %s unless it comes back before", at.UTC().Format(time.RFC3339))
-	if !at.After(w.Now) {
+	if due {
 		will = "its copies are being replaced on other nodes by themselves"
 	}
 	op.Reason = fmt.Sprintf("%s is gone since %s: %s", name, m.Since.UTC().Format(time.RFC3339), will)

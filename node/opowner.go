@@ -147,7 +147,7 @@ func (o *operator) begin(op ops.Operation, run func(ctx context.Context, id stri
 func (o *operator) unfit(g *replica.Group, st replica.Status, to ring.NodeID) string {
 	var voters []string
 	rep := o.n.report(g, st)
-	i := slices.IndexFunc(rep.Members, func(c ops.Copy) bool { return c.Node == to })
+	copyThere, held := rep.On(to)
 	for _, c := range rep.Members {
 		if !c.Learner && c.Node != o.self() {
 			voters = append(voters, o.n.dir.Name(c.Node))
@@ -158,9 +158,9 @@ func (o *operator) unfit(g *replica.Group, st replica.Status, to ring.NodeID) st
 		others = "copies that vote are on " + strings.Join(voters, ", ")
 	}
 	switch {
-	case i < 0:
+	case !held:
 		return "it has no copy; " + others
-	case rep.Members[i].Learner:
+	case copyThere.Learner:
 		return "its copy is a learner, which does not vote; " + others
 	case !o.n.dir.Alive(to):
 		return "it is gone"
@@ -168,10 +168,10 @@ func (o *operator) unfit(g *replica.Group, st replica.Status, to ring.NodeID) st
 		return "it is draining or leaving"
 	case !o.n.dir.Takes(to):
 		return "it is cordoned"
-	case rep.Members[i].Silent:
+	case copyThere.Silent:
 		return "its copy does not answer"
-	case rep.Members[i].Match+ops.CaughtUp < rep.Commit:
-		return fmt.Sprintf("its copy is behind: %d of %d", rep.Members[i].Match, rep.Commit)
+	case copyThere.Match+ops.CaughtUp < rep.Commit:
+		return fmt.Sprintf("its copy is behind: %d of %d", copyThere.Match, rep.Commit)
 	}
 	return ""
 }

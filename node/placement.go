@@ -103,13 +103,13 @@ func (d *directory) recentLocked(now time.Time) []placed {
 // Takes reports whether something new may go to the node.
 func (d *directory) Takes(n ring.NodeID) bool {
 	m, ok := d.view().Member(n)
-	return ok && m.Present() && !m.Cordoned() && m.Flags&view.Leaving == 0
+	return ok && m.Present() && !m.Cordoned() && !m.Leaving()
 }
 
 // Leaving reports whether the node hands away what it owns.
 func (d *directory) Leaving(n ring.NodeID) bool {
 	m, ok := d.view().Member(n)
-	return ok && m.Flags&(view.Draining|view.Leaving) != 0
+	return ok && (m.Draining() || m.Leaving())
 }
 
 // Relief proposes one swap that brings nodes nearer to their shares. A group that waits for a node that is not there makes none.
@@ -180,7 +180,7 @@ func (d *directory) tallyLocked(now time.Time) *ring.Tally {
 		there := m.Present() && !d.isGivenUp(m.ID)
 		members = append(members, ring.Member{ID: m.ID, Zone: m.Zone, Weight: int(m.Weight),
 			// One that stops or is dead keeps what it has, and gets nothing new.
-			Cordoned: m.Cordoned() || !there || m.Flags&view.Leaving != 0,
+			Cordoned: m.Cordoned() || !there || m.Leaving(),
 			Leaving:  m.Draining() || d.isGivenUp(m.ID) || !there && now.Sub(m.Since) >= replaceAfter})
 	}
 	d.of, d.at = v, now

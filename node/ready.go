@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/skeinmesh/skein/flow/partition"
 	"github.com/skeinmesh/skein/flow/replica"
 	"github.com/skeinmesh/skein/node/api"
 	"github.com/skeinmesh/skein/ring"
@@ -61,11 +60,8 @@ func (p meshPages) damage() api.Check {
 			continue
 		}
 		if hurt++; hurt == 1 {
-			c.Detail = fmt.Sprintf("group %s: %v", st.Group, st.Damage)
-			if pt, ok := g.StateMachine().(*partition.Partition); ok {
-				spec := pt.Spec()
-				c.Detail = fmt.Sprintf("%s partition %d: %v", spec.Name, spec.Partition, st.Damage)
-			}
+			stream, id := p.n.nameOf(g, st)
+			c.Detail = fmt.Sprintf("%s partition %d: %v", stream, id, st.Damage)
 		}
 	}
 	if hurt > 0 {

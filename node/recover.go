@@ -242,10 +242,8 @@ func (r *recovery) describe(s replica.Survivor) RecoverGroup {
 		}
 	}
 	if s.Birth.Kind == replica.KindCatalog {
-		for i := range catalogShards {
-			if ring.CatalogGroup(r.dir.id.MeshID, i) == g.Group {
-				g.Number = i
-			}
+		if i, ok := shardOf(r.dir.id.MeshID, g.Group); ok {
+			g.Number = i
 		}
 		return g
 	}

@@ -150,6 +150,9 @@ func (r *reports) own(after ring.GroupID) (list []ops.Report, more bool) {
 	return list, false
 }
 
+// Owners and those who judge their reports mean the same by "caught up": this does not compile where they do not.
+var _ = [1]struct{}{}[ops.CaughtUp-replica.CaughtUp]
+
 // report is what a replica here knows of its group; only an owner knows how far its members are.
 func (n *Node) report(g *replica.Group, st replica.Status) ops.Report {
 	rep := ops.Report{Group: st.Group, Term: st.Term, Commit: st.Commit, Want: n.wantOf(g, st)}

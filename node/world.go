@@ -43,13 +43,21 @@ func (n *Node) weights() map[ring.NodeID]int {
 // catalogStream is the name under which catalog shards are shown, each as a partition.
 const catalogStream = "_mesh"
 
+// shardOf says which of the mesh's catalog shards a group is.
+func shardOf(mesh ring.MeshID, g ring.GroupID) (int, bool) {
+	for i := range catalogShards {
+		if g == ring.CatalogGroup(mesh, i) {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
 // nameOf says which partition a group is.
 func (n *Node) nameOf(g *replica.Group, st replica.Status) (stream string, p ring.PartitionID) {
 	if st.Kind == replica.KindCatalog {
-		for i := range catalogShards {
-			if st.Group == ring.CatalogGroup(n.mesh(), i) {
-				return catalogStream, ring.PartitionID(i)
-			}
+		if i, ok := shardOf(n.mesh(), st.Group); ok {
+			return catalogStream, ring.PartitionID(i)
 		}
 	}
 	if spec, ok := specOf(g, st); ok {

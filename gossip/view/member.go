@@ -119,6 +119,9 @@ func (m Member) Cordoned() bool { return m.Flags&(Cordoned|Draining) != 0 }
 // Draining reports whether the member hands away what it holds.
 func (m Member) Draining() bool { return m.Flags&Draining != 0 }
 
+// Leaving reports whether the member is about to go on purpose.
+func (m Member) Leaving() bool { return m.Flags&Leaving != 0 }
+
 // Present reports whether the member counts as there: alive or merely suspected.
 func (m Member) Present() bool { return m.State == StateAlive || m.State == StateSuspect }
 

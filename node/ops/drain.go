@@ -66,7 +66,7 @@ func (w World) Remains(self ring.NodeID, h Holding) Remaining {
 		}
 	case h.Closed:
 		out.Reason = fmt.Sprintf("the copy is closed, the node's log says why; its owner %s has still to let it go", w.name(h.Owner))
-	case h.Report.MoveTo != ring.NodeID{} && h.Report.MoveReason != "":
+	case !h.Report.MoveTo.IsZero() && h.Report.MoveReason != "":
 		out.Reason = fmt.Sprintf("it moves to %s: %s", w.name(h.Report.MoveTo), h.Report.MoveReason)
 	case len(missing) > 0:
 		out.Reason = fmt.Sprintf("its owner %s has still to place a copy on %s", w.name(h.Owner), w.names(missing))

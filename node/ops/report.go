@@ -34,7 +34,8 @@ type Copy struct {
 	Silent  bool           `msgpack:"s,omitempty"` // did not answer within the last election timeout
 }
 
-// CaughtUp is how far behind the commit index a copy may be and still counts as one: what is in flight under load.
+// CaughtUp is how far behind the commit index a copy may be and still counts as one: what is in flight under load. It is what owners
+// promote learners by (replica.CaughtUp), which this package does not import.
 const CaughtUp = 512
 
 // Behind tells how far a learner is from being a copy; 0: it is one.
@@ -100,17 +101,6 @@ func (w World) name(n ring.NodeID) string {
 	return n.String()
 }
 
-// Free counts the nodes that take new copies.
-func (w World) Free() int {
-	n := 0
-	for _, m := range w.Nodes {
-		if m.takes() {
-			n++
-		}
-	}
-	return n
-}
-
 func (n Node) takes() bool { return n.Here && !n.Cordoned && !n.Draining }
 
 // Live counts the copies that are there and caught up.
@@ -157,17 +147,23 @@ func (w World) Lack(r Report) string {
 	return strings.Join(why, "; ")
 }
 
+// ReplacedAt is when the copies of a node that is not there are made elsewhere, and whether that is now.
+func (w World) ReplacedAt(m Node) (at time.Time, due bool) {
+	at = m.Since.Add(w.ReplaceAfter)
+	return at, !at.After(w.Now)
+}
+
 // gone says what is waited for about a node that is not there.
 func (w World) gone(m Node) string {
-	at := m.Since.Add(w.ReplaceAfter)
-	if !at.After(w.Now) {
+	at, due := w.ReplacedAt(m)
+	if due {
 		return fmt.Sprintf("%s is gone since %s; its copy is being replaced", m.Name, clock(m.Since))
 	}
 	return fmt.Sprintf("%s is gone since %s; its copy is replaced at %s unless it comes back", m.Name, clock(m.Since), clock(at))
 }
 
 // clock is a moment in UTC to the second, for people.
-func clock(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05Z") }
+func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // nowhere says why no node can take a further copy of a group; "" when one can.
 func (w World) nowhere(r Report) string {
