@@ -207,8 +207,12 @@ func (g *Group) probeLearners() {
 			defer cancel()
 			_, err := g.h.cfg.Caller.Call(ctx, m.Node, wire.ClassControl, wire.MethodBirth, encodeBirth(b))
 			if wire.KindOf(err) == wire.KindFenced {
-				g.log.Info("a learner was removed on its node; it is replaced", "peer", m.Node.String(), "id", uint64(m.ID))
-				g.post(func() { p.dead = append(p.dead, m.ID) })
+				g.log.Info("a learner was removed on its node; it is replaced", "peer", m.Node.String(), "learner", uint64(m.ID))
+				g.post(func() {
+					if !slices.Contains(p.dead, m.ID) {
+						p.dead = append(p.dead, m.ID)
+					}
+				})
 			}
 		})
 	}
