@@ -202,7 +202,12 @@ func TestOtherFormsAreRefusedByName(t *testing.T) {
 	if _, _, err := NewReader(bytes.NewReader(whole)); err == nil || !strings.Contains(err.Error(), "form 2; this build reads form 1") {
 		t.Error(err)
 	}
-	if _, _, err := NewReader(strings.NewReader(`{"events": "of another kind"}`)); err == nil || !strings.Contains(err.Error(), "no export") {
+	for _, other := range []string{`{"events": "of another kind"}`, "short\n"} {
+		if _, _, err := NewReader(strings.NewReader(other)); err == nil || !strings.Contains(err.Error(), "no export") {
+			t.Error(other, err)
+		}
+	}
+	if _, _, err := NewReader(strings.NewReader(magic[:5])); err == nil || !strings.Contains(err.Error(), "cut short") {
 		t.Error(err)
 	}
 }

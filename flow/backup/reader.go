@@ -50,11 +50,13 @@ type Reader struct {
 func NewReader(r io.Reader) (*Reader, *Manifest, error) {
 	rd := &Reader{r: bufio.NewReaderSize(r, 128<<10), sum: sha256.New()}
 	var head [prefixBytes]byte
-	if err := rd.fill(head[:]); err != nil {
-		return nil, nil, err
-	}
-	if string(head[:len(magic)]) != magic {
+	err := rd.fill(head[:])
+	// A short file that begins in another way was never an export, and was not cut off from one.
+	if got := min(int(rd.pos), len(magic)); string(head[:got]) != magic[:got] {
 		return nil, nil, corrupt("this is no export of a stream: it does not begin with %s", magic)
+	}
+	if err != nil {
+		return nil, nil, err
 	}
 	if v := binary.LittleEndian.Uint32(head[len(magic):]); v != version {
 		return nil, nil, corrupt("the export has form %d; this build reads form %d: use the version of skein that wrote it, or a newer one", v, version)
