@@ -261,7 +261,7 @@ func (n *Node) openHost() (err error) {
 			Segments: log.SegmentConfig{Tails: log.NewTailBudget(tailBytes)}}),
 	}
 	cfg.Sender, cfg.Caller, cfg.Placement = raftSender{n.peers}, n.peers, n.dir
-	cfg.WantReplicas = wantReplicas
+	cfg.WantReplicas, cfg.Describe = wantReplicas, n.describe
 	cfg.OwnerHint = func(g ring.GroupID) ring.NodeID { owner, _, _ := n.dir.Owner(g); return owner }
 	cfg.PreferHome = n.cfg.Load().DynamicRebalanceEnabled
 	cfg.OutboxBytes = outboxBytes
@@ -289,6 +289,20 @@ func wantReplicas(kind replica.GroupKind, spec []byte) int {
 		}
 	}
 	return 3
+}
+
+// describe says which partition a group is: in logs, as the command line and the API call it.
+func (n *Node) describe(b replica.Birth) []any {
+	if b.Kind == replica.KindPartition {
+		if s, err := partition.ParseSpec(b.Spec); err == nil {
+			return []any{"stream", s.Name, "partition", s.Partition}
+		}
+		return nil
+	}
+	if i, ok := shardOf(n.mesh(), b.Group); ok {
+		return []any{"stream", catalogStream, "partition", i}
+	}
+	return nil
 }
 
 func (n *Node) openBroker() (err error) {

@@ -323,7 +323,7 @@ func (h *Host) recoverOne(gs log.GroupState) error {
 		// One damaged replica must not keep the others down; nothing of it is deleted.
 		h.metrics.damaged.Inc()
 		h.cfg.Journal.Release(gs.Group, gs.Last) // it would hold the files of all groups
-		h.log.Error("replica is damaged and stays closed", "group", gs.Group.String(), "err", err)
+		h.logOf(b).Error("replica is damaged and stays closed", "err", err)
 		return nil
 	}
 	if err != nil {
@@ -392,7 +392,7 @@ func (h *Host) finishRemoval(id ring.GroupID) error {
 	batch := h.cfg.Store.NewBatch()
 	if sm, err := h.factory(b); err != nil {
 		// Half of it may be gone since an earlier attempt; what the state machine cannot open it cannot remove either.
-		h.log.Warn("removed replica could not be opened; dropping its small state", "group", id.String(), "err", err)
+		h.logOf(b).Warn("removed replica could not be opened; dropping its small state", "err", err)
 	} else if err := sm.Destroy(batch); err != nil {
 		return fmt.Errorf("destroy state of group %s: %w", id, err)
 	}

@@ -23,6 +23,10 @@ type Config struct {
 	// WantReplicas is how many copies a group wants whose state machine is no Sizer; nil means 3.
 	WantReplicas func(kind GroupKind, spec []byte) int
 
+	// Describe gives log attributes, key and value in turn, that say which partition of which stream a group is: nobody knows a group by
+	// its id. Called when a replica is opened; it must not block. nil: logs have the id alone.
+	Describe func(b Birth) []any
+
 	// TickInterval is the unit of raft's logical clock. Default 50 ms.
 	TickInterval time.Duration
 	// ElectionTicks without an owner start an election (randomised up to twice as long). Default 10: 0.5–1 s.

@@ -117,7 +117,7 @@ func newGroup(h *Host, b Birth, gs log.GroupState, st state, sm StateMachine) (*
 	g := &Group{
 		h: h, id: b.Group, birth: b, inbox: newInbox(), sm: sm, st: st, hard: gs.HardState,
 		opened: time.Now(),
-		log:    h.log.With("group", b.Group.String(), "replica", uint64(b.Self)),
+		log:    h.logOf(b).With("replica", uint64(b.Self)),
 		quit:   make(chan struct{}), done: make(chan struct{}), syncSlot: make(chan struct{}, 1),
 		heard: map[ring.ReplicaID]uint64{}, strangers: map[ring.ReplicaID]ring.NodeID{},
 		reads: map[uint64][]*readWait{}, snapIdle: map[uint64]uint64{}, snapOut: map[uint64]int{},

@@ -166,6 +166,15 @@ func (h *Host) tickUntil(ctx context.Context, checked chan error) error {
 	}
 }
 
+// logOf is the logger for one group: lines about it name its partition.
+func (h *Host) logOf(b Birth) *slog.Logger {
+	attrs := []any{"group", b.Group.String()}
+	if h.cfg.Describe != nil {
+		attrs = append(h.cfg.Describe(b), attrs...)
+	}
+	return h.log.With(attrs...)
+}
+
 // Groups lists the replicas on this node, in no order. The caller must not change the slice.
 func (h *Host) Groups() []*Group { return *h.list.Load() }
 

@@ -223,7 +223,7 @@ func (h *Host) reopenDamaged(b Birth) {
 	}
 	h.children.Go(func() {
 		if err := h.reopen(b); err != nil && wire.KindOf(err) != wire.KindClosed {
-			h.log.Error("replica cannot be opened again and stays closed", "group", b.Group.String(), "err", err)
+			h.logOf(b).Error("replica cannot be opened again and stays closed", "err", err)
 		}
 	})
 }

@@ -35,6 +35,23 @@ type Step struct {
 	Reason string
 }
 
+// attrs is the step for a log, without what it does not have.
+func (s Step) attrs() []any {
+	out := []any{"step", s.Kind.String()}
+	if !s.Node.IsZero() {
+		out = append(out, "to", s.Node.String())
+	}
+	for _, l := range []struct {
+		key string
+		ids []ring.ReplicaID
+	}{{"ids", s.IDs}, {"demote", s.Demote}, {"remove", s.Remove}} {
+		if len(l.ids) > 0 {
+			out = append(out, l.key, l.ids)
+		}
+	}
+	return append(out, "reason", s.Reason)
+}
+
 // Content is true where nothing is to be done and nothing is waited for.
 func (s Step) Content() bool { return s.Kind == StepNone && s.Reason == "" }
 

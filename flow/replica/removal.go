@@ -329,7 +329,7 @@ func (h *Host) askFateOf(ctx context.Context, b Birth, members []Member, empty f
 			continue
 		}
 		if err := h.removeReplica(ctx, b.Group, b.Self, n); err != nil {
-			h.log.Warn("a removed replica cannot be removed here yet", "group", b.Group.String(), "err", err)
+			h.logOf(b).Warn("a removed replica cannot be removed here yet", "err", err)
 		}
 		return
 	}

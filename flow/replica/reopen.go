@@ -32,7 +32,7 @@ func (h *Host) reopenLater(b Birth) {
 			case err == nil:
 				return
 			case !log.IsDiskFull(err) && wire.KindOf(err) != wire.KindClosed:
-				h.log.Error("replica cannot be opened again and stays closed", "group", b.Group.String(), "err", err)
+				h.logOf(b).Error("replica cannot be opened again and stays closed", "err", err)
 				return
 			}
 		}

@@ -158,8 +158,7 @@ func (g *Group) agreedMove() *Swap {
 // perform starts a step.
 func (g *Group) perform(now time.Time, step Step) {
 	p := &g.plan
-	g.log.Info("membership step", "step", step.Kind.String(), "to", step.Node.String(), "ids", step.IDs, "demote", step.Demote,
-		"remove", step.Remove, "reason", step.Reason)
+	g.log.Info("membership step", step.attrs()...)
 	g.h.metrics.steps.WithLabelValues(step.Kind.String()).Inc()
 	p.pending, p.pendingAt, p.confAt, p.lastStep = true, g.ticks, g.confSeq, now
 	switch step.Kind {
