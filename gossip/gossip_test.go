@@ -221,3 +221,12 @@ func TestKilledMemberIsSuspectedThenDead(t *testing.T) {
 		t.Errorf("states %v", seen)
 	}
 }
+
+func TestMembersOfOneNameAreToldOf(t *testing.T) {
+	nodes := mesh(t, 2, func(_ int, c *Config) { c.Self.Name = "same" })
+	for _, n := range nodes {
+		eventually(t, "a warning about the name", func() bool {
+			return slices.ContainsFunc(n.log.all(), func(l string) bool { return strings.Contains(l, "two nodes have the same name") })
+		})
+	}
+}

@@ -38,6 +38,10 @@ func (l *loop) logChange(id ring.NodeID, m view.Member) {
 	switch {
 	case m.State == view.StateAlive && (!known || !old.Present()):
 		l.g.log.Info("member joined", append(attrs, "gossip_addr", m.GossipAddr)...)
+		if other, ok := l.namesake(id, name); ok {
+			l.g.log.Warn("two nodes have the same name: give each a name of its own", append(attrs, "gossip_addr", m.GossipAddr,
+				"other", other.ID.String(), "other_gossip_addr", other.GossipAddr)...)
+		}
 	case m.State == view.StateSuspect && old.State == view.StateAlive:
 		l.g.log.Info("member does not answer; waiting whether others reach it", attrs...)
 	case m.State == view.StateDead && known && old.Present():
@@ -45,6 +49,16 @@ func (l *loop) logChange(id ring.NodeID, m view.Member) {
 	case m.State == view.StateLeft && known && old.Present():
 		l.g.log.Info("member left", attrs...)
 	}
+}
+
+// namesake is another member that is there under the same name.
+func (l *loop) namesake(id ring.NodeID, name string) (view.Member, bool) {
+	for _, m := range l.view.Members() {
+		if m.Name == name && name != "" && m.ID != id && m.Present() {
+			return m, true
+		}
+	}
+	return view.Member{}, false
 }
 
 // takeMessage merges one message. What came by broadcast and was news is broadcast on; what came by a full exchange is

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -51,6 +52,7 @@ func (p meshPages) Summary(ctx context.Context) (api.MeshSummary, error) {
 			s.Notes = append(s.Notes, note)
 		}
 	}
+	s.Notes = append(s.Notes, sharedNames(p.n.gossip.View().Members())...)
 	if p.n.mesh().IsZero() {
 		s.Reasons = append(s.Reasons, p.n.notJoined())
 		p.judge(&s, 0)
@@ -82,13 +84,29 @@ func (p meshPages) note(m view.Member) string {
 	case m.Draining() && m.Load.Partitions == 0:
 		return name + " is drained: it holds nothing"
 	case m.Draining():
-		return fmt.Sprintf("%s is draining: it holds %d copies and owns %d", name, m.Load.Partitions, m.Load.Owned)
+		return fmt.Sprintf("%s is draining: copies left: %d, owner of: %d", name, m.Load.Partitions, m.Load.Owned)
 	case m.Leaving():
 		return name + " is stopping"
 	case m.Cordoned():
 		return name + " is cordoned: it gets nothing new"
 	}
 	return ""
+}
+
+// sharedNames notes names that several nodes have: lists cannot tell those apart.
+func sharedNames(members []view.Member) (notes []string) {
+	count := map[string]int{}
+	for _, m := range members {
+		if m.Present() && m.Name != "" {
+			count[m.Name]++
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(count)) {
+		if count[name] > 1 {
+			notes = append(notes, fmt.Sprintf("%d nodes are named %s: give each a name of its own", count[name], name))
+		}
+	}
+	return notes
 }
 
 // summing adds partitions to a summary.
@@ -171,7 +189,7 @@ func (m *summing) end() {
 		s.Notes = append(s.Notes, fmt.Sprintf("%d partitions have all copies in one zone, although another zone could hold one", m.zones))
 	}
 	if m.moves > 0 {
-		s.Notes = append(s.Notes, fmt.Sprintf("%d copies are moving", m.moves))
+		s.Notes = append(s.Notes, fmt.Sprintf("copies that are moving: %d", m.moves))
 	}
 	slices.SortFunc(s.Hottest, func(a, b api.PartitionLoad) int { return cmp.Compare(b.BytesPerSecond, a.BytesPerSecond) })
 	s.Hottest = s.Hottest[:min(len(s.Hottest), 10)]

@@ -172,6 +172,9 @@ func (o *operator) here(ctx context.Context, req ops.Request) (ops.Operation, er
 func (o *operator) resolve(s string) (view.Member, error) {
 	v := o.n.gossip.View()
 	members := v.Members()
+	if err := ambiguous(members, s); err != nil {
+		return view.Member{}, err
+	}
 	for _, m := range members {
 		if m.State != view.StateUnknown && o.n.dir.Name(m.ID) == s {
 			return m, nil
@@ -191,6 +194,21 @@ func (o *operator) resolve(s string) (view.Member, error) {
 	}
 	slices.Sort(names)
 	return view.Member{}, wire.Errorf(wire.KindNotFound, codeNodeNotFound, "no node %q; known are %s", s, strings.Join(names, ", "))
+}
+
+// ambiguous is an error where several nodes that are there have the name: none is chosen, for it could be the wrong one that is emptied.
+func ambiguous(members []view.Member, name string) error {
+	var of []string
+	for _, m := range members {
+		if m.Name == name && m.Present() {
+			of = append(of, fmt.Sprintf("%s (at %s)", m.ID, m.GossipAddr))
+		}
+	}
+	if len(of) < 2 {
+		return nil
+	}
+	return wire.Errorf(wire.KindInvalid, "", "%d nodes are named %q: say which by its id, and give each a name of its own: %s",
+		len(of), name, strings.Join(of, ", "))
 }
 
 // Codes of operations, which are the API's words.

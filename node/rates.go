@@ -16,6 +16,9 @@ type rates struct {
 	seen map[ring.GroupID]growth
 }
 
+// idleRate in bytes a second is no traffic.
+const idleRate = 0.5
+
 type growth struct {
 	bytes int64
 	rate  float64
@@ -42,11 +45,19 @@ func (r *rates) sample(now time.Time, groups []*replica.Group) (sum float64) {
 		old, known := r.seen[p.Group()]
 		cur := growth{bytes: p.Bytes(), rate: old.rate}
 		if known && span > 0 && cur.bytes >= old.bytes {
-			cur.rate = (old.rate + float64(cur.bytes-old.bytes)/span) / 2 // EMA 0.5
+			cur.rate = smooth(old.rate, float64(cur.bytes-old.bytes)/span)
 		}
 		next[p.Group()] = cur
 		sum += cur.rate
 	}
 	r.seen, r.at = next, now
 	return sum
+}
+
+// smooth is the moving average of a rate (EMA 0.5). It comes down to zero, which halving alone would not.
+func smooth(before, now float64) float64 {
+	if rate := (before + now) / 2; rate >= idleRate {
+		return rate
+	}
+	return 0
 }

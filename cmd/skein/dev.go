@@ -93,5 +93,6 @@ func (p *process) devIntroduction(m *dev.Mesh, took time.Duration) {
 	if m.Nodes() >= 3 {
 		fmt.Fprintf(p.out, "Then kill a node and do it again: kill -9 %d\n", m.PID(1))
 	}
+	fmt.Fprintf(p.out, "Add a node, in another terminal, to have one to drain; stop it before the mesh:\n\n  skein %s\n\n", strings.Join(m.JoinArgs(), " "))
 	fmt.Fprintf(p.out, "All nodes for the command line: export SKEIN_SERVER=%s\nCtrl-C stops the mesh.\n", strings.Join(m.Addresses(), ","))
 }

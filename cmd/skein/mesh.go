@@ -112,7 +112,11 @@ func (p *process) membersText(raw json.RawMessage) error {
 func memberState(m client.Member) string {
 	switch {
 	case m.ReplacedAt != nil && m.State != "alive" && m.State != "suspect":
-		return fmt.Sprintf("%s since %s, replaced at %s", m.State, m.Since.Local().Format(time.TimeOnly), m.ReplacedAt.Local().Format(time.TimeOnly))
+		since := fmt.Sprintf("%s since %s", m.State, m.Since.Local().Format(time.TimeOnly))
+		if m.Replicas == 0 {
+			return since // nothing of it is to be replaced
+		}
+		return since + ", replaced at " + m.ReplacedAt.Local().Format(time.TimeOnly)
 	case m.Leaving:
 		return m.State + ", stopping"
 	case m.Draining:

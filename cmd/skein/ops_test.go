@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/skeinmesh/skein/node/client"
 )
@@ -152,5 +153,17 @@ func TestOperationsAreListed(t *testing.T) {
 	}
 	if op := (client.Operation{Node: "n1"}); fmt.Sprint(op.What()) != "n1" {
 		t.Errorf("%s", op.What())
+	}
+}
+
+func TestMemberThatLeftWithNothingIsNotSaidToBeReplaced(t *testing.T) {
+	at := time.Now()
+	gone := client.Member{State: "left", Since: at, ReplacedAt: &at}
+	if s := memberState(gone); strings.Contains(s, "replaced") {
+		t.Error(s)
+	}
+	gone.Replicas = 2
+	if s := memberState(gone); !strings.Contains(s, "replaced at") {
+		t.Error(s)
 	}
 }

@@ -250,3 +250,14 @@ func TestNodesComeLaterAndRetire(t *testing.T) {
 		t.Error("a mesh of none was started")
 	}
 }
+
+func TestFurtherNodeIsToldToJoinThoseThatAreThere(t *testing.T) {
+	for nodes, join := range map[int]string{1: "127.0.0.1:9402", 2: "127.0.0.1:9402,127.0.0.1:9412"} {
+		m := &Mesh{o: Options{Nodes: nodes, BasePort: 9400, DataDir: t.TempDir()}}
+		args := m.JoinArgs()
+		at := slices.Index(args, "--join")
+		if at < 0 || args[at+1] != join || slices.Contains(args, "--found") || !slices.Contains(args, m.addr(nodes, 0)) {
+			t.Error(nodes, args)
+		}
+	}
+}

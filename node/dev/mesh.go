@@ -212,7 +212,7 @@ func (m *Mesh) args(i int) []string {
 	}
 	if i == 0 && !founded {
 		args = append(args, "--found")
-	} else if m.o.Nodes > 1 {
+	} else if m.o.Nodes > 1 || i > 0 {
 		args = append(args, "--join", m.others(i))
 	}
 	args = append(args, m.o.Args...)
@@ -221,6 +221,9 @@ func (m *Mesh) args(i int) []string {
 	}
 	return args
 }
+
+// JoinArgs are what a further node of the mesh is started with, besides those that Start started; it is not stopped with them.
+func (m *Mesh) JoinArgs() []string { return m.args(m.o.Nodes) }
 
 func (m *Mesh) others(i int) string {
 	list := ""
