@@ -37,8 +37,10 @@ type verdict struct {
 func (n *Node) refused(peer ring.NodeID, code, detail string) {
 	v := verdict{detail: fmt.Sprintf("node %s: %s", peer, detail)}
 	switch code {
-	case transport.RefusedRollback, transport.RefusedGivenUp:
+	case transport.RefusedRollback:
 		v.reason = reasonRolledBack
+	case transport.RefusedGivenUp:
+		v.reason = reasonRefused
 	case transport.RefusedDuplicate:
 	default:
 		return
@@ -145,7 +147,7 @@ func (n *Node) heedMembers() {
 		for _, id := range m.Former {
 			switch {
 			case id == n.data.id.NodeID:
-				n.judged(verdict{reason: reasonRolledBack, detail: fmt.Sprintf("node %s says that this node id was given up, or declared lost", m.ID)})
+				n.judged(verdict{reason: reasonRefused, detail: fmt.Sprintf("node %s says that this node id was given up, or declared lost", m.ID)})
 				continue
 			case id.IsZero() || !n.starts.giveUp(id):
 				continue

@@ -137,6 +137,9 @@ func TestRolledBackDiskIsSetAsideAndTheNodeComesBackEmptyUnderANewID(t *testing.
 	if again := m.waitGaveUp(2); again != had || m.nodes[2].data.id.NodeID == id {
 		t.Fatalf("it gave up %s", again)
 	}
+	if got := m.quarantined(2); !slices.Contains(got, "refused/journal") {
+		t.Errorf("set aside: %q", got)
+	}
 	m.waitMember(2)
 }
 

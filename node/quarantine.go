@@ -42,6 +42,7 @@ type formerID struct {
 // Why node ids are given up: also the ends of directory names.
 const (
 	reasonRolledBack     = "rolled-back"
+	reasonRefused        = "refused" // the mesh gave the id up before, or an operator declared the node lost
 	reasonDamagedJournal = "damaged-journal"
 	reasonDamagedState   = "damaged-state"
 )
