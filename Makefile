@@ -37,13 +37,13 @@ build: ## build the static binary ./bin/skein
 
 .PHONY: test
 test: ## run all tests
-	$(GO) test $$($(GO) list ./... | grep -v /testnet/containers$$)
+	$(GO) test -timeout 20m $$($(GO) list ./... | grep -v /testnet/containers$$)
 	$(GO) test -timeout 20m ./testnet/containers # by themselves, for five nodes each want the machine
 	@set -ex; for m in $(MODULES); do (cd $$m && $(GO) test ./...); done
 
 .PHONY: race
 race: ## run the concurrent packages' tests under the race detector
-	@if command -v $${CC:-cc} >/dev/null; then set -x; CGO_ENABLED=1 $(GO) test -race $(RACE); \
+	@if command -v $${CC:-cc} >/dev/null; then set -x; CGO_ENABLED=1 $(GO) test -race -timeout 20m $(RACE); \
 	else echo "race: skipped, for the race detector needs a C compiler and there is none"; fi
 
 .PHONY: sim
