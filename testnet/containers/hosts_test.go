@@ -125,7 +125,7 @@ func TestStarvedHostCausesNoPlacementChurn(t *testing.T) {
 	m := newMesh(t, "SKEIN_TESTNET_REPLACE_AFTER=5m") // the default
 	w := start(t, m)
 	w.progress(50)
-	before := w.placement()
+	before := w.settledPlacement()
 	victim, _ := w.someOwner()
 	do(t, func(ctx context.Context) error { return m.Limit(ctx, victim, 0.05) })
 	do(t, func(ctx context.Context) error {
@@ -226,10 +226,23 @@ func (w *traffic) disown(node int) {
 	})
 }
 
-// placement is which nodes hold a copy, by partition.
-func (w *traffic) placement() map[uint32]string {
+// settledPlacement is which nodes hold a copy, by partition, once that has stayed for a while: what a stream is born with, when the mesh
+// has just been founded, is evened out.
+func (w *traffic) settledPlacement() map[uint32]string {
 	w.t.Helper()
-	return placementOf(w.waitCopies(""))
+	const stays = 5 * time.Second
+	var now map[uint32]string
+	since := time.Now()
+	until(w.t, wholeIn, "copies stay where they are", func(context.Context) error {
+		if then := placementOf(w.waitCopies("")); !maps.Equal(now, then) {
+			now, since = then, time.Now()
+		}
+		if d := time.Since(since); d < stays {
+			return fmt.Errorf("copies lie at %v, since %s", now, d)
+		}
+		return nil
+	})
+	return now
 }
 
 func placementOf(parts []client.MeshPartition) map[uint32]string {
