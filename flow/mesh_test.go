@@ -229,6 +229,21 @@ func (nd *node) serve(fn func(ctx context.Context)) bool {
 	return true
 }
 
+// takes has the node, which does not stop meanwhile, take a message; false when it is down.
+func (nd *node) takes(fn func()) bool {
+	nd.m.mu.Lock()
+	up := nd.up
+	if up {
+		nd.serving.Add(1)
+	}
+	nd.m.mu.Unlock()
+	if up {
+		defer nd.serving.Done()
+		fn()
+	}
+	return up
+}
+
 // create makes a stream and waits until each partition has an owner.
 func (m *mesh) create(name string, cfg StreamConfig) StreamInfo {
 	m.t.Helper()

@@ -44,8 +44,8 @@ type identity struct {
 	Marks marks `json:"marks,omitzero"`
 }
 
-// dataDir is the opened, locked data directory. The node id, boot and nonce stay as they were at opening; the mesh changes under mu,
-// since gossip tells of it while the node already runs.
+// dataDir is the opened, locked data directory. The node id, the cluster id, boot and nonce stay as they were at opening; all else changes
+// under mu, since gossip tells of it while the node already runs.
 type dataDir struct {
 	path string
 	lock *os.File
@@ -131,7 +131,9 @@ func (d *dataDir) changeLocked(to identity) error {
 	if err := save(d.path, to); err != nil {
 		return err
 	}
-	d.id = to
+	// Not the rest, which others read without the lock: it stays as it was at opening.
+	d.id.Format, d.id.MeshID, d.id.Founding, d.id.Founded = to.Format, to.MeshID, to.Founding, to.Founded
+	d.id.GivenUp, d.id.Former, d.id.Lost, d.id.Marks = to.GivenUp, to.Former, to.Lost, to.Marks
 	return nil
 }
 
