@@ -251,15 +251,7 @@ func TestDamagedImportLeavesAStreamThatAnotherRunCompleted(t *testing.T) {
 		m.create("orders", StreamConfig{Partitions: 2, Replicas: 1})
 		m.rich("orders")
 		file := m.export(0, "orders")
-		pr, pw := io.Pipe()
-		done := make(chan error, 1)
-		go func() {
-			_, err := m.nodes[0].broker.Import(m.within(100*time.Second), "restored", pr, ImportOptions{})
-			done <- err
-		}()
-		if _, err := pw.Write(file[:len(file)-1000]); err != nil {
-			t.Fatal(err)
-		}
+		pw, done := m.importMost(file)
 		if _, err := m.nodes[0].broker.Import(m.within(60*time.Second), "restored", bytes.NewReader(file), ImportOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -308,15 +300,7 @@ func TestImportGoesOnThroughAFailover(t *testing.T) {
 		m.rich("orders")
 		want := m.readAll(0, "orders", earliest())
 		file := m.export(0, "orders")
-		pr, pw := io.Pipe()
-		done := make(chan error, 1)
-		go func() {
-			_, err := m.nodes[0].broker.Import(m.within(100*time.Second), "restored", pr, ImportOptions{})
-			done <- err
-		}()
-		if _, err := pw.Write(file[:len(file)-1000]); err != nil {
-			t.Fatal(err)
-		}
+		pw, done := m.importMost(file)
 		g := m.stream("restored").Partitions[0].Group
 		for {
 			if owner := m.owner(g); owner.i != 0 {
@@ -336,4 +320,19 @@ func TestImportGoesOnThroughAFailover(t *testing.T) {
 		}
 		m.sameEvents(0, want, "restored")
 	})
+}
+
+// importMost begins an import, and gives it all of a file but the last thousand bytes, which are to be written; done tells how it ended.
+func (m *mesh) importMost(file []byte) (rest *io.PipeWriter, done chan error) {
+	m.t.Helper()
+	pr, pw := io.Pipe()
+	done = make(chan error, 1)
+	go func() {
+		_, err := m.nodes[0].broker.Import(m.within(100*time.Second), "restored", pr, ImportOptions{})
+		done <- err
+	}()
+	if _, err := pw.Write(file[:len(file)-1000]); err != nil {
+		m.t.Fatal(err)
+	}
+	return pw, done
 }

@@ -101,10 +101,7 @@ func TestOneOfThreeDrainedLeavesAVoterAndALearner(t *testing.T) {
 
 func TestLostNodeIsReplacedAndRemovesItsReplicaWhenItComesBack(t *testing.T) {
 	inMesh(t, 4, func(m *mesh) {
-		g := testGroup(1)
-		m.found(g, 0, 1, 2)
-		m.propose(g, "a")
-		m.converge(g, 0, 1, 2)
+		g := m.foundOnThree()
 		gone := m.nodeOf(m.owner(g)).i
 		before := m.group(gone, g).birth.Self
 		m.nodes[gone].crash()
@@ -146,10 +143,7 @@ func TestLostNodeIsReplacedAndRemovesItsReplicaWhenItComesBack(t *testing.T) {
 
 func TestNodeThatIsAwayForAWhileSimplyCatchesUp(t *testing.T) {
 	inMesh(t, 5, func(m *mesh) {
-		g := testGroup(1)
-		m.found(g, 0, 1, 2)
-		m.propose(g, "a")
-		m.converge(g, 0, 1, 2)
+		g := m.foundOnThree()
 		away := (m.nodeOf(m.owner(g)).i + 1) % 3
 		self := m.group(away, g).birth.Self
 		m.nodes[away].crash()
@@ -166,10 +160,7 @@ func TestNodeThatIsAwayForAWhileSimplyCatchesUp(t *testing.T) {
 
 func TestReplicaWithoutAQuorumIsNotRemovedByAsking(t *testing.T) {
 	inMesh(t, 3, func(m *mesh) {
-		g := testGroup(1)
-		m.found(g, 0, 1, 2)
-		m.propose(g, "a")
-		m.converge(g, 0, 1, 2)
+		g := m.foundOnThree()
 		own := m.nodeOf(m.owner(g)).i
 		m.nodes[own].crash()
 		m.nodes[(own+1)%3].crash()
@@ -236,10 +227,7 @@ func TestLearnerOnANodeThatIsLostIsReplaced(t *testing.T) {
 // A learner that was born and never named, for its owner was no more, goes; one that is named all the same is replaced.
 func TestLearnerThatWasNeverNamedGoes(t *testing.T) {
 	inMesh(t, 4, func(m *mesh) {
-		g := testGroup(1)
-		m.found(g, 0, 1, 2)
-		m.propose(g, "a")
-		m.converge(g, 0, 1, 2)
+		g := m.foundOnThree()
 		b := m.birth(g, 0, 1, 2, 3)
 		b.Self, b.Empty, b.Members[3].Learner = 4, true, true
 		if err := m.nodes[3].host.Create(context.Background(), b); err != nil {
@@ -259,10 +247,7 @@ func TestLearnerThatWasNeverNamedGoes(t *testing.T) {
 // although the owner stays the same.
 func TestLearnerThatItsOwnerGaveUpGoes(t *testing.T) {
 	inMesh(t, 4, func(m *mesh) {
-		g := testGroup(1)
-		m.found(g, 0, 1, 2)
-		m.propose(g, "a")
-		m.converge(g, 0, 1, 2)
+		g := m.foundOnThree()
 		own := m.owner(g)
 		if err := own.ask(context.Background(), "test", func() error { own.plan.tried = 4; return nil }); err != nil {
 			t.Fatal(err)
@@ -376,10 +361,7 @@ func TestNodeThatStopsHandsEverythingOver(t *testing.T) {
 
 func TestNodesThatAllStopDoNotWaitForEachOther(t *testing.T) {
 	inMesh(t, 3, func(m *mesh) {
-		g := testGroup(1)
-		m.found(g, 0, 1, 2)
-		m.propose(g, "a")
-		m.converge(g, 0, 1, 2)
+		m.foundOnThree()
 		for i := range m.nodes {
 			m.set(m.drained, i, true)
 		}
@@ -397,10 +379,7 @@ func TestNodesThatAllStopDoNotWaitForEachOther(t *testing.T) {
 
 func TestOwnershipThatIsRefusedGoesToAnother(t *testing.T) {
 	inMesh(t, 3, func(m *mesh) {
-		g := testGroup(1)
-		m.found(g, 0, 1, 2)
-		m.propose(g, "a")
-		m.converge(g, 0, 1, 2)
+		g := m.foundOnThree()
 		own := m.owner(g)
 		i := m.nodeOf(own).i
 		first := slices.DeleteFunc([]int{0, 1, 2}, func(n int) bool { return n == i })[0]

@@ -493,6 +493,16 @@ func (m *mesh) owner(g ring.GroupID, among ...int) *Group {
 
 func (m *mesh) nodeOf(g *Group) *node { return m.find(g.h.cfg.Self) }
 
+// foundOnThree makes a group on the first three nodes, with one entry on all of them.
+func (m *mesh) foundOnThree() ring.GroupID {
+	m.t.Helper()
+	g := testGroup(1)
+	m.found(g, 0, 1, 2)
+	m.propose(g, "a")
+	m.converge(g, 0, 1, 2)
+	return g
+}
+
 // propose retries until one value is acknowledged.
 func (m *mesh) propose(g ring.GroupID, v string) Outcome {
 	m.t.Helper()

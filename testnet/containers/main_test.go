@@ -188,14 +188,17 @@ func until(t *testing.T, within time.Duration, what string, f func(ctx context.C
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
+	again := time.NewTicker(50 * time.Millisecond)
+	defer again.Stop()
 	for {
 		err := f(ctx)
 		if err == nil {
 			return
 		}
-		if ctx.Err() != nil {
+		select {
+		case <-again.C:
+		case <-ctx.Done():
 			t.Fatalf("%s: not within %v: %v", what, within, err)
 		}
-		time.Sleep(50 * time.Millisecond)
 	}
 }
