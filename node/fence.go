@@ -142,7 +142,7 @@ func (n *Node) heedMembers() {
 			continue
 		}
 		if m.Present() {
-			n.starts.moved(m.ID, m.GossipAddr)
+			n.starts.there(m.ID, m.GossipAddr, time.Now())
 		}
 		for _, id := range m.Former {
 			switch {

@@ -507,11 +507,12 @@ func TestStartsAreRememberedBoundedAndSurviveDamage(t *testing.T) {
 	if others := s.others(); len(others) != 1 || others[0] != a {
 		t.Fatalf("%v", others)
 	}
+	s.there(a, "10.0.0.1:8402", time.Now().Add(2*seenEvery)) // it is there still
 	for range maxStarts {
 		s.saw(ring.NewNodeID(), "x", transport.Start{Boot: 1})
 	}
-	if n := len(s.transport()); n != maxStarts {
-		t.Fatalf("%d nodes are remembered", n)
+	if n := len(s.transport()); n != maxStarts || s.name(a) != "a" {
+		t.Fatalf("%d nodes are remembered, of those that are there %q", n, s.name(a))
 	}
 	if err := os.WriteFile(filepath.Join(dir, startsFile), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)

@@ -24,6 +24,8 @@ const (
 	startsFormat = 1
 	// maxStarts bounds the nodes that are remembered; the one that was seen longest ago is forgotten first.
 	maxStarts = 4096
+	// seenEvery is how often it is written down that a node is still there.
+	seenEvery = time.Hour
 	// startsRetry is how long a file that could not be written waits for the next try.
 	startsRetry = time.Second
 )
@@ -112,12 +114,12 @@ func (s *peerStarts) saw(id ring.NodeID, name string, st transport.Start) {
 	s.put(id, peerStart{Name: name, Boot: st.Boot, Nonce: st.Nonce, Gossip: at, Seen: time.Now().UTC()})
 }
 
-// moved notes where a node that was met gossips.
-func (s *peerStarts) moved(id ring.NodeID, gossip string) {
+// there notes that a node that was met is there, and where it gossips.
+func (s *peerStarts) there(id ring.NodeID, gossip string, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p, ok := s.known[id]; ok && !p.GivenUp && p.Gossip != gossip {
-		p.Gossip = gossip
+	if p, ok := s.known[id]; ok && !p.GivenUp && (p.Gossip != gossip || now.Sub(p.Seen) >= seenEvery) {
+		p.Gossip, p.Seen = gossip, now.UTC()
 		s.known[id] = p
 		wakeUp(s.dirty)
 	}

@@ -9,6 +9,27 @@ import (
 	"github.com/skeinmesh/skein/transport/wire"
 )
 
+func TestStartsOfNodesThatComeAndGoAreBounded(t *testing.T) {
+	given, here, gone := ring.NewNodeID(), ring.NewNodeID(), ring.NewNodeID()
+	p := &Peers{starts: map[ring.NodeID]heardStart{}, peers: map[ring.NodeID]*peer{here: {}}}
+	p.noteStartLocked(given, GivenUp)
+	p.noteStartLocked(here, Start{Boot: 1})
+	p.noteStartLocked(gone, Start{Boot: 1})
+	var last ring.NodeID
+	for range maxStarts {
+		last = ring.NewNodeID()
+		p.noteStartLocked(last, Start{Boot: 1})
+	}
+	if n := len(p.starts); n != maxStarts {
+		t.Fatalf("%d starts are remembered", n)
+	}
+	for id, kept := range map[ring.NodeID]bool{given: true, here: true, gone: false, last: true} {
+		if _, ok := p.starts[id]; ok != kept {
+			t.Errorf("a start is remembered: %t, should be: %t", ok, kept)
+		}
+	}
+}
+
 func FuzzHello(f *testing.F) {
 	id := Identity{NodeID: ring.NewNodeID(), Name: "n", ClusterID: "c", Version: 1, MinVersion: 1, Boot: 2, Nonce: 3}
 	b, err := wire.Marshal(id.hello(ring.NewNodeID(), wire.ClassBulk))

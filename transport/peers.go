@@ -28,16 +28,17 @@ type Peers struct {
 	wg      sync.WaitGroup // everything that Run waits for, except
 	dialing sync.WaitGroup // the links, which end first: while the endpoint can still say goodbye
 
-	mu      sync.Mutex
-	ctx     context.Context // of Run; nil before
-	closed  bool
-	id      Identity
-	addrs   map[ring.NodeID]string // what SetPeers was told before Run
-	peers   map[ring.NodeID]*peer
-	inbound map[inboundKey]*inbound
-	starts  map[ring.NodeID]Start
-	loops   [2]*lane // one-way messages to this node itself
-	warned  map[string]time.Time
+	mu       sync.Mutex
+	ctx      context.Context // of Run; nil before
+	closed   bool
+	id       Identity
+	addrs    map[ring.NodeID]string // what SetPeers was told before Run
+	peers    map[ring.NodeID]*peer
+	inbound  map[inboundKey]*inbound
+	starts   map[ring.NodeID]heardStart
+	startSeq uint64
+	loops    [2]*lane // one-way messages to this node itself
+	warned   map[string]time.Time
 }
 
 // New checks cfg (zero fields take their defaults) and makes Peers. It starts nothing.
@@ -57,10 +58,12 @@ func New(cfg Config) (*Peers, error) {
 		onStream:  map[wire.Method]wire.StreamHandler{},
 		peers:     map[ring.NodeID]*peer{},
 		inbound:   map[inboundKey]*inbound{},
-		starts:    map[ring.NodeID]Start{},
+		starts:    map[ring.NodeID]heardStart{},
 		warned:    map[string]time.Time{},
 	}
-	maps.Copy(p.starts, cfg.Known)
+	for id, s := range cfg.Known {
+		p.starts[id] = heardStart{Start: s}
+	}
 	for c := range p.loops {
 		p.loops[c] = newLane(cfg.SendQueueBytes, cfg.SendQueueFrames, m.queued.WithLabelValues(className(wire.Class(c))))
 	}

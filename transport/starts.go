@@ -1,7 +1,10 @@
 package transport
 
 import (
+	"cmp"
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/skeinmesh/skein/ring"
@@ -16,17 +19,44 @@ func (p *Peers) remember(ctx context.Context, h hello) *refusal {
 			"and start a new node with an empty data directory", label(h.Name, h.Node))
 	}
 	p.mu.Lock()
-	known := p.starts[h.Node]
+	known := p.starts[h.Node].Start
 	r := checkStart(known, h)
 	news := r == nil && h.Boot > 0 && h.start() != known
 	if news {
-		p.starts[h.Node] = h.start()
+		p.noteStartLocked(h.Node, h.start())
 	}
 	p.mu.Unlock()
 	if news && p.cfg.OnStart != nil {
 		p.cfg.OnStart(h.Node, h.Name, h.start())
 	}
 	return r
+}
+
+// maxStarts bounds the nodes whose starts are remembered. Of more, the one heard of longest ago is forgotten, but one that is a peer now, or
+// was given up, only where there is no other.
+const maxStarts = 4096
+
+// heardStart is a node's latest start; seq orders them by when they were heard.
+type heardStart struct {
+	Start
+	seq uint64
+}
+
+func (p *Peers) noteStartLocked(id ring.NodeID, s Start) {
+	p.startSeq++
+	p.starts[id] = heardStart{s, p.startSeq}
+	if len(p.starts) <= maxStarts {
+		return
+	}
+	worth := func(id ring.NodeID) int {
+		if p.peers[id] != nil || p.starts[id].Start == GivenUp {
+			return 1
+		}
+		return 0
+	}
+	delete(p.starts, slices.MinFunc(slices.Collect(maps.Keys(p.starts)), func(a, b ring.NodeID) int {
+		return cmp.Or(cmp.Compare(worth(a), worth(b)), cmp.Compare(p.starts[a].seq, p.starts[b].seq), a.Compare(b))
+	}))
 }
 
 // otherAnswers reports whether another process than the one that says h answers under its node id.
@@ -79,11 +109,11 @@ func (s *session) heardPong(arg uint32) {
 // GiveUp refuses a node id from now on, for good, and leaves whoever uses it. The caller keeps that durably, see Config.Known.
 func (p *Peers) GiveUp(id ring.NodeID) {
 	p.mu.Lock()
-	if p.starts[id] == GivenUp || id == p.cfg.Self.NodeID {
+	if p.starts[id].Start == GivenUp || id == p.cfg.Self.NodeID {
 		p.mu.Unlock()
 		return
 	}
-	p.starts[id] = GivenUp
+	p.noteStartLocked(id, GivenUp)
 	var conns []Conn
 	for _, in := range p.inbound {
 		if in.from == id {

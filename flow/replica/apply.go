@@ -129,7 +129,6 @@ func (g *Group) applyConf(data []byte) error {
 		}
 		if n, ok := added[id]; ok {
 			nodes[id] = n
-			delete(g.strangers, id)
 		}
 		g.st.lastID = max(g.st.lastID, id)
 	}
@@ -138,6 +137,7 @@ func (g *Group) applyConf(data []byte) error {
 	g.st.nodes = nodes
 	g.st.dropNodes()
 	g.noteGone(before)
+	g.forgetAbsent()
 	g.confSeq++
 	g.log.Info("membership changed", "voters", g.st.conf.GetVoters(), "learners", g.st.conf.GetLearners(),
 		"outgoing", g.st.conf.GetVotersOutgoing())

@@ -117,7 +117,9 @@ func (l *handedLately) note(now time.Time, to ring.NodeID, even bool) {
 	if l.given == nil {
 		l.given = map[ring.NodeID][]time.Time{}
 	}
-	l.count(now, to) // drops what is known by now
+	for n := range l.given {
+		l.count(now, n) // drops what is known by now, also of nodes that left
+	}
 	if len(l.given[to]) < maxHandedLately {
 		l.given[to] = append(l.given[to], now.Add(gossipLag))
 	}

@@ -1,6 +1,8 @@
 package replica
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -143,6 +145,14 @@ func canWait(m *pb.Message) bool {
 		return len(m.GetEntries()) == 0
 	}
 	return false
+}
+
+// retain forgets the lanes to all but the named peers: nodes come and go for as long as this one lives. What is queued still leaves, and a
+// node that comes back gets lanes anew.
+func (o *outbox) retain(peers []ring.NodeID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	maps.DeleteFunc(o.lanes, func(k laneKey, l *lane) bool { return !l.queued && !slices.Contains(peers, k.to) })
 }
 
 func messageSize(m *pb.Message) int {

@@ -3,6 +3,7 @@ package replica
 import (
 	"context"
 	"encoding/binary"
+	"maps"
 	"slices"
 	"time"
 
@@ -137,16 +138,34 @@ func (h *Host) removeReplica(ctx context.Context, group ring.GroupID, id ring.Re
 	return nil
 }
 
-// maxGone bounds the removed replicas that are still to be told. Beyond it, and after a restart, those ask by themselves.
+// maxGone bounds the removed replicas that are still to be told: the last ones, for the first may be on nodes that never come back. Those
+// beyond it, and all after a restart, ask by themselves.
 const maxGone = 64
 
 // noteGone remembers the replicas that a change took out of the configuration.
 func (g *Group) noteGone(before map[ring.ReplicaID]ring.NodeID) {
 	for id, node := range before {
-		if _, in := g.st.nodes[id]; !in && id != g.birth.Self && len(g.plan.gone) < maxGone {
+		if _, in := g.st.nodes[id]; !in && id != g.birth.Self {
 			g.plan.gone = append(g.plan.gone, Member{ID: id, Node: node})
 		}
 	}
+	g.plan.gone = slices.Delete(g.plan.gone, 0, max(0, len(g.plan.gone)-maxGone))
+}
+
+// forgetAbsent drops what was noted of replicas that the configuration names no more, or never will: ids are not used again, so that a
+// group whose members come and go would keep a note of each that ever was.
+func (g *Group) forgetAbsent() {
+	maps.DeleteFunc(g.strangers, func(id ring.ReplicaID, _ ring.NodeID) bool { return id <= g.st.lastID })
+	for _, notes := range []map[ring.ReplicaID]uint64{g.heard, g.unfitUntil, g.plan.refused, g.plan.born} {
+		maps.DeleteFunc(notes, func(id ring.ReplicaID, _ uint64) bool { return g.absent(id) })
+	}
+	maps.DeleteFunc(g.snapIdle, func(id, _ uint64) bool { return g.absent(ring.ReplicaID(id)) })
+	g.plan.dead = slices.DeleteFunc(g.plan.dead, g.absent)
+}
+
+func (g *Group) absent(id ring.ReplicaID) bool {
+	_, known := g.nodeOf(uint64(id))
+	return !known
 }
 
 // tellGone tells removed replicas' nodes, until each has answered. Only the owner does.

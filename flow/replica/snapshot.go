@@ -242,11 +242,7 @@ func (g *Group) install(m *pb.Message) {
 	b.Set(ownKey(g.id, keyBirth), encodeBirth(g.birth))
 	g.st = f.meta
 	g.confSeq++
-	for id := range g.strangers {
-		if id <= g.st.lastID {
-			delete(g.strangers, id)
-		}
-	}
+	g.forgetAbsent()
 	g.spawn(func() {
 		err := g.syncBulk(g.ctx)
 		if err == nil {

@@ -21,6 +21,7 @@ func (h *Host) tick(t *tickState) {
 	if t.groups != groups || now >= t.peersAt {
 		t.groups, t.peersAt = groups, now+peersEvery
 		t.peers = h.sharing(t.peers[:0], *groups)
+		h.outbox.retain(t.peers)
 	}
 	if beating && now%uint64(h.cfg.HeartbeatTicks) == 0 {
 		for _, n := range t.peers {
