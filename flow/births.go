@@ -21,7 +21,7 @@ const (
 )
 
 // birthKeeper brings replicas into being and to an end. The owner of a catalog shard tells the founding members of its streams'
-// partitions to be born, until each confirmed; every node asks whether the streams of its replicas are still alive. What is
+// partitions to be born, until each confirmed, as far as their nodes are there; every node asks whether the streams of its replicas are still alive. What is
 // confirmed is forgotten with the ownership of the shard: births are idempotent.
 type birthKeeper struct {
 	b         *Broker
@@ -76,13 +76,21 @@ func (k *birthKeeper) pushAll(ctx context.Context) {
 	k.confirmed.retain(alive) // a group born meanwhile is only told once more
 }
 
-// push tells each member of each birth to be born, several at once; it returns when all answered or timed out.
+// push tells each member of each birth to be born, several at once; it returns when all answered or timed out. A member whose node is not
+// there is passed over, for it may never come back; it is told once it does.
 func (k *birthKeeper) push(ctx context.Context, births []replica.Birth, term uint64) {
+	if len(births) == 0 {
+		return
+	}
+	live := map[ring.NodeID]bool{}
+	for _, n := range k.b.cfg.Directory.Live() {
+		live[n] = true
+	}
 	var work errgroup.Group
 	work.SetLimit(birthsAtOnce)
 	for _, birth := range births {
 		for _, m := range birth.Members {
-			if k.confirmed.has(birth.Group, m.ID, term) {
+			if !live[m.Node] || k.confirmed.has(birth.Group, m.ID, term) {
 				continue
 			}
 			birth.Self = m.ID

@@ -74,11 +74,11 @@ func (d *directory) Addresses() map[ring.NodeID]string {
 	return out
 }
 
-// Live lists the members held for alive.
+// Live lists the members held for alive, this node included.
 func (d *directory) Live() []ring.NodeID {
-	var out []ring.NodeID
+	out := []ring.NodeID{d.self}
 	for _, m := range d.view().Members() {
-		if m.Present() {
+		if m.ID != d.self && m.Present() && !d.isGivenUp(m.ID) {
 			out = append(out, m.ID)
 		}
 	}
