@@ -26,6 +26,8 @@ type directory struct {
 	tally  *ring.Tally // every member that something may still be on, and how much each holds
 	recent []placed    // new groups that loads do not tell of yet
 	gone   map[ring.NodeID]absence
+	// declined are members that said themselves that they take nothing new, and when.
+	declined map[ring.NodeID]time.Time
 }
 
 // Owner is gossip's best hint.

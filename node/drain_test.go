@@ -57,6 +57,29 @@ func TestADrainEmptiesANodeAndSaysThatItIsSafe(t *testing.T) {
 	m.seen(3, false, false)
 }
 
+// TestStreamsAreCreatedAtOnceWhileANodeDrains: whoever is asked, has heard of the drain or not.
+func TestStreamsAreCreatedAtOnceWhileANodeDrains(t *testing.T) {
+	m := startMesh(t, 4)
+	m.publishSome("s", 4, 4)
+	op := m.ask(0, 202, "POST", "/v1/nodes/n2/drain", "")
+	for i := range m.nodes {
+		stream := fmt.Sprintf("s%d", i)
+		m.must(i, 201, "PUT", "/v1/streams/"+stream, `{"partitions":4}`)
+		for k := range 8 {
+			m.must((i+k)%4, 200, "POST", fmt.Sprintf("/v1/streams/%s/events?key=k%d", stream, k), "v")
+		}
+	}
+	m.drained(1, 2, op.ID)
+	for i := range m.nodes {
+		if got := m.readAll(2, fmt.Sprintf("s%d", i)); len(got) != 8 {
+			t.Errorf("s%d has %d events", i, len(got))
+		}
+	}
+	if strings.Contains(m.logs.String(), "did not create a replica") {
+		t.Error("that a node drains is taken for a fault")
+	}
+}
+
 // TestADrainOfOneOfThreeLeavesTwoCopies: no other node can take the third, and the drain ends all the same.
 func TestADrainOfOneOfThreeLeavesTwoCopies(t *testing.T) {
 	m := startMesh(t, 3)

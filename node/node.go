@@ -336,7 +336,8 @@ func (n *Node) openBroker() (err error) {
 	return nil
 }
 
-// handleFounding creates a founding replica by the word of its catalog shard's owner.
+// handleFounding creates a founding replica by the word of its catalog shard's owner. Also on a node that takes nothing new: the group counts
+// on its founders, perhaps on this one alone, and moves the copy away as it does all others.
 func (n *Node) handleFounding(ctx context.Context, _ ring.NodeID, body []byte) ([]byte, error) {
 	var b replica.Birth
 	if err := wire.Unmarshal(body, &b); err != nil {

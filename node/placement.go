@@ -1,6 +1,7 @@
 package node
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -43,6 +44,8 @@ const (
 	placedAge = 15 * time.Second
 	// maxPlaced bounds what is remembered of proposals; the oldest are forgotten first.
 	maxPlaced = 1 << 14
+	// declineAge is how long a member's own word is believed that it takes nothing new. Gossip tells of that long before, and of its end.
+	declineAge = 15 * time.Second
 	// absenceAge is how long an absence is remembered that nobody asks for.
 	absenceAge = time.Hour
 )
@@ -103,7 +106,25 @@ func (d *directory) recentLocked(now time.Time) []placed {
 // Takes reports whether something new may go to the node.
 func (d *directory) Takes(n ring.NodeID) bool {
 	m, ok := d.view().Member(n)
-	return ok && m.Present() && !m.Cordoned() && !m.Leaving()
+	return ok && m.Present() && !m.Cordoned() && !m.Leaving() && !d.declines(n)
+}
+
+// Declined notes that a member said itself that it takes nothing new; see replica.Placement.
+func (d *directory) Declined(n ring.NodeID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.declined == nil {
+		d.declined = map[ring.NodeID]time.Time{}
+	}
+	d.declined[n] = d.now()
+	d.of = nil // the tally had it
+}
+
+func (d *directory) declines(n ring.NodeID) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	at, ok := d.declined[n]
+	return ok && d.now().Sub(at) < declineAge
 }
 
 // Leaving reports whether the node hands away what it owns.
@@ -171,6 +192,7 @@ func (d *directory) tallyLocked(now time.Time) *ring.Tally {
 			delete(d.gone, n)
 		}
 	}
+	maps.DeleteFunc(d.declined, func(_ ring.NodeID, at time.Time) bool { return now.Sub(at) >= declineAge })
 	var members []ring.Member
 	replaceAfter := d.rules().replaceAfter
 	for _, m := range v.Members() {
@@ -178,9 +200,10 @@ func (d *directory) tallyLocked(now time.Time) *ring.Tally {
 			continue // a node that is still joining holds nothing
 		}
 		there := m.Present() && !d.isGivenUp(m.ID)
+		_, declined := d.declined[m.ID]
 		members = append(members, ring.Member{ID: m.ID, Zone: m.Zone, Weight: int(m.Weight),
 			// One that stops or is dead keeps what it has, and gets nothing new.
-			Cordoned: m.Cordoned() || !there || m.Leaving(),
+			Cordoned: m.Cordoned() || declined || !there || m.Leaving(),
 			Leaving:  m.Draining() || d.isGivenUp(m.ID) || !there && now.Sub(m.Since) >= replaceAfter})
 	}
 	d.of, d.at = v, now

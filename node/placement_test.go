@@ -149,6 +149,35 @@ func TestDrainingNodeIsToHoldNothing(t *testing.T) {
 	s.wants("cordoned", 0, 1, 2)
 }
 
+// TestMemberThatDeclinesIsPassedOverUntilGossipTells: what it said itself counts for a while, and not for longer.
+func TestMemberThatDeclinesIsPassedOverUntilGossipTells(t *testing.T) {
+	s := newSky(t, 4)
+	groups := []ring.GroupID{{1}, {2}, {3}, {4}, {5}}
+	placed := func() (on int) {
+		for _, nodes := range s.Place(groups, 3) {
+			if slices.Contains(nodes, s.ids[3]) {
+				on++
+			}
+		}
+		return on
+	}
+	if !s.Takes(s.ids[3]) || placed() == 0 {
+		t.Fatal("nothing is placed on it anyhow")
+	}
+	s.flag(0, view.Draining)
+	s.wants("one drains", 1, 2, 3)
+	s.Declined(s.ids[3])
+	s.wants("and another declines", 1, 2)
+	if s.Takes(s.ids[3]) || placed() > 0 {
+		t.Error("something new goes to a member that declined")
+	}
+	s.pass(declineAge)
+	if !s.Takes(s.ids[3]) || placed() == 0 {
+		t.Error("its word counts for ever")
+	}
+	s.wants("and it takes copies again", 1, 2, 3)
+}
+
 // TestStarvedNodeMovesNothing: a node short of CPU is suspected now and then, and its loads come late. Nothing is placed on it or taken
 // from it for that, and nobody else moves anything.
 func TestStarvedNodeMovesNothing(t *testing.T) {

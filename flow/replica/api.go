@@ -113,6 +113,9 @@ type Placement interface {
 	Takes(n ring.NodeID) bool
 	// Leaving reports whether the node hands away what it owns (draining, stopping): it is handed nothing and is no target.
 	Leaving(n ring.NodeID) bool
+	// Declined notes that the node itself said that it takes nothing new, sooner than gossip did: for a while nothing new is proposed
+	// for it.
+	Declined(n ring.NodeID)
 	Balance
 }
 

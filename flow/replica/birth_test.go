@@ -98,6 +98,56 @@ func TestBirthRecordDoesNotRemoveAReplicaThatHoldsState(t *testing.T) {
 	})
 }
 
+func TestNodeThatTakesNothingNewRefusesABirthAndAnotherOneIsChosen(t *testing.T) {
+	inMesh(t, 5, func(m *mesh) {
+		g := m.foundOnThree()
+		m.set(m.unheard, 3, true)
+		owner := m.nodeOf(m.owner(g)).i
+		gone := (owner + 1) % 3
+		m.set(m.drained, gone, true)
+		m.awaitMembers(g, 3, owner, (owner+2)%3, 4)
+		if by := m.declinedTo(owner); !slices.Equal(by, []ring.NodeID{m.nodes[3].id}) {
+			t.Fatalf("declined by %v", by)
+		}
+
+		// What is here already is answered for as before: its owner may ask again.
+		m.set(m.unheard, 4, true)
+		b := m.birth(g, 0, 1, 2)
+		b.Members = append(b.Members, Member{ID: m.group(4, g).birth.Self, Node: m.nodes[4].id, Learner: true})
+		b.Self, b.Empty = b.Members[3].ID, true
+		birth := func() error {
+			_, err := m.nodes[4].host.HandleBirth(context.Background(), m.nodes[owner].id, encodeBirth(b))
+			return err
+		}
+		if err := birth(); err != nil {
+			t.Errorf("what is here is refused: %v", err)
+		}
+		b.Self++
+		b.Members[3].ID++
+		if err := birth(); wire.KindOf(err) != wire.KindUnavailable || wire.CodeOf(err) != wire.CodeDraining {
+			t.Errorf("another replica of the group is not refused: %v", err)
+		}
+	})
+}
+
+func TestMoveToANodeThatTakesNothingNewIsNotAskedAgain(t *testing.T) {
+	inMesh(t, 4, func(m *mesh) {
+		for i := range byte(3) {
+			m.found(testGroup(i+1), 0, 1, 2)
+		}
+		m.set(m.unheard, 3, true)
+		m.mu.Lock()
+		m.balance = true
+		m.mu.Unlock()
+		owner := m.nodeOf(m.owner(testGroup(1))).i
+		m.await("the node declines", func() bool { return len(m.declinedTo(owner)) > 0 })
+		virtual.Sleep(time.Minute)
+		if n := len(m.declinedTo(owner)); n > 1 {
+			t.Errorf("it was asked %d times", n)
+		}
+	})
+}
+
 func TestLearnerIsNotReplacedWhileItsConfigurationChangeIsUnderWay(t *testing.T) {
 	inMesh(t, 1, func(m *mesh) {
 		g := testGroup(1)

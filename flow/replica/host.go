@@ -259,7 +259,8 @@ func (h *Host) HandleRaft(from ring.NodeID, body []byte) {
 	}
 }
 
-// HandleBirth answers a MethodBirth request: an owner names a learner on this node.
+// HandleBirth answers a MethodBirth request: an owner names a learner on this node. Only what is here already is taken where this node takes
+// nothing new, whatever its owner has heard of that.
 func (h *Host) HandleBirth(ctx context.Context, from ring.NodeID, body []byte) ([]byte, error) {
 	b, err := decodeBirth(body)
 	if err != nil {
@@ -269,6 +270,9 @@ func (h *Host) HandleBirth(ctx context.Context, from ring.NodeID, body []byte) (
 		return nil, wire.Errorf(wire.KindInvalid, "", "only a member of the group may name a learner, and only an empty one")
 	}
 	old, here := h.Group(b.Group)
+	if !(here && old.birth.Self == b.Self) && !h.cfg.Placement.Takes(h.cfg.Self) {
+		return nil, takesNothing("create replica")
+	}
 	if !here && h.arriving() >= h.cfg.MaxArrivals {
 		return nil, &wire.Error{Kind: wire.KindNoCredit, Code: wire.CodeOverloaded, Op: "create replica", RetryAfter: time.Second,
 			Detail: "other replicas are on their way here"}

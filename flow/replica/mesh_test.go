@@ -38,7 +38,8 @@ type mesh struct {
 	fixed bool                                // no growth: Desired is what the group has
 
 	drained, lost, cordoned map[int]bool
-	balance                 bool // Relief and Share even out what nodes hold
+	unheard                 map[int]bool // take nothing new, and gossip has not told yet
+	balance                 bool         // Relief and Share even out what nodes hold
 	owning                  func(n int) (count, mean, high int)
 }
 
@@ -54,11 +55,14 @@ type node struct {
 	ended   chan error
 	up      bool
 	failing func(log.Entry) error
+
+	declined []ring.NodeID
 }
 
 func newMesh(t testing.TB, n int, seed uint64) *mesh {
 	m := &mesh{t: t, rand: rand.New(rand.NewPCG(seed, 1)), cut: map[[2]int]bool{}, delay: 2 * time.Millisecond,
-		drained: map[int]bool{}, lost: map[int]bool{}, cordoned: map[int]bool{}}
+		drained: map[int]bool{}, lost: map[int]bool{}, cordoned: map[int]bool{},
+		unheard: map[int]bool{}}
 	for i := range n {
 		nd := &node{m: m, i: i, journal: newMemJournal(), store: newMemStore(), bulks: map[ring.GroupID]*bulk{}}
 		nd.id[0], nd.id[15] = 0xaa, byte(i+1)
@@ -292,7 +296,7 @@ func (n *node) Desired(_ ring.GroupID, want int, current []ring.NodeID) []ring.N
 		}
 	}
 	for _, d := range n.m.nodes {
-		if d.up && n.m.takesLocked(d.i) && !slices.Contains(out, d.id) {
+		if d.up && n.m.takesLocked(d.i) && !slices.Contains(out, d.id) && !slices.Contains(n.declined, d.id) {
 			out = append(out, d.id)
 		}
 	}
@@ -312,7 +316,20 @@ func (n *node) Takes(id ring.NodeID) bool {
 	n.m.mu.Lock()
 	defer n.m.mu.Unlock()
 	d := n.m.find(id)
-	return d != nil && d.up && n.m.takesLocked(d.i)
+	return d != nil && d.up && n.m.takesLocked(d.i) && !slices.Contains(n.declined, id) && !(d == n && n.m.unheard[d.i])
+}
+
+// declinedTo lists who said to a node that it takes nothing new.
+func (m *mesh) declinedTo(i int) []ring.NodeID {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.nodes[i].declined)
+}
+
+func (n *node) Declined(id ring.NodeID) {
+	n.m.mu.Lock()
+	defer n.m.mu.Unlock()
+	n.declined = append(n.declined, id)
 }
 
 func (n *node) Leaving(id ring.NodeID) bool {

@@ -288,6 +288,7 @@ func (g *Group) reserve(m *move) {
 // keep other moves away.
 func (g *Group) reserved(m *move, at ring.NodeID, err error) {
 	m.asking = false
+	g.h.declined(at, err)
 	if g.plan.move != m {
 		if err == nil {
 			g.spawn(func() { g.tellEnds(reservation{Op: reserveDone, Group: g.id, Swap: m.Swap}, m.From, m.To) })

@@ -205,7 +205,7 @@ func (g *Group) tellGone() {
 const unheardTicks = 200
 
 // probeLearners has the nodes of silent learners create them again, which changes nothing where they are. One that was removed there is
-// refused for ever: its node took the word of an owner that did not know of it.
+// refused for ever: its node took the word of an owner that did not know of it. Nor is one made again where nothing new is taken.
 func (g *Group) probeLearners() {
 	p := &g.plan
 	for _, m := range g.st.members() {
@@ -225,8 +225,8 @@ func (g *Group) probeLearners() {
 			ctx, cancel := context.WithTimeout(g.ctx, callTimeout)
 			defer cancel()
 			_, err := g.h.cfg.Caller.Call(ctx, m.Node, wire.ClassControl, wire.MethodBirth, encodeBirth(b))
-			if wire.KindOf(err) == wire.KindFenced {
-				g.log.Info("a learner was removed on its node; it is replaced", "peer", m.Node.String(), "learner", uint64(m.ID))
+			if wire.KindOf(err) == wire.KindFenced || g.h.declined(m.Node, err) {
+				g.log.Info("a learner is on its node no more, and cannot be made there again; it is replaced", "peer", m.Node.String(), "learner", uint64(m.ID))
 				g.post(func() {
 					if !slices.Contains(p.dead, m.ID) {
 						p.dead = append(p.dead, m.ID)

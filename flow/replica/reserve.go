@@ -88,7 +88,7 @@ func (h *Host) grantMove(now time.Time, by ring.NodeID, r reservation, here bool
 		return wire.Errorf(wire.KindInvalid, "", "the reservation is for another node")
 	}
 	if d == moveIn && !here && !h.cfg.Placement.Takes(h.cfg.Self) {
-		return wire.Errorf(wire.KindUnavailable, wire.CodeDraining, "it takes nothing new")
+		return takesNothing("reserve")
 	}
 	have := held{replicas: len(h.Groups()), this: here}
 	have.low, have.high = h.cfg.Placement.Share()
@@ -98,6 +98,20 @@ func (h *Host) grantMove(now time.Time, by ring.NodeID, r reservation, here bool
 		return &wire.Error{Kind: wire.KindNoCredit, Code: wire.CodeOverloaded, Op: "reserve", Detail: why}
 	}
 	return nil
+}
+
+// takesNothing is what a node answers that is asked for something new while it drains, is cordoned or stops.
+func takesNothing(op string) error {
+	return &wire.Error{Kind: wire.KindUnavailable, Code: wire.CodeDraining, Op: op, Detail: "it takes nothing new: it is draining, cordoned or stopping"}
+}
+
+// declined reports whether that is what a node answered, and has Placement choose others.
+func (h *Host) declined(n ring.NodeID, err error) bool {
+	if wire.CodeOf(err) != wire.CodeDraining {
+		return false
+	}
+	h.cfg.Placement.Declined(n)
+	return true
 }
 
 // carry is a move that a group's owner-to-be was asked to go on with.

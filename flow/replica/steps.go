@@ -259,6 +259,11 @@ func (g *Group) addLearner(node ring.NodeID) {
 				g.plan.next = g.ticks + g.plan.every + g.h.jitter(4*g.plan.every)
 				return
 			}
+			if g.h.declined(node, err) {
+				g.log.Info("a node takes nothing new: another one is chosen", "peer", node.String())
+				g.plan.pending, g.plan.next = false, g.ticks+g.plan.every
+				return
+			}
 			if err != nil {
 				g.log.Warn("the node did not create a replica", "peer", node.String(), "err", err)
 				g.stepFailed()
