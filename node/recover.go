@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/skeinmesh/skein/flow/backup"
 	"github.com/skeinmesh/skein/flow/log"
 	"github.com/skeinmesh/skein/flow/partition"
 	"github.com/skeinmesh/skein/flow/replica"
@@ -34,20 +35,28 @@ type RecoverRequest struct {
 	Lost []string
 	// Others are the answers of Recover on other survivors, with the same Lost, for groups of which several replicas are left.
 	Others []RecoverReport
+	// NewShards are the catalog shards to make anew where no survivor has a copy: the operator's word that there are no other survivors.
+	NewShards []int
+	// Forget are stream incarnations, by id, that new shards are not to know: their partitions are removed.
+	Forget []string
 	// Confirm is the cluster_id: without it nothing is changed.
 	Confirm string
 }
 
 // RecoverReport is what Recover found, and did.
 type RecoverReport struct {
-	Node    ring.NodeID    `json:"node_id"`
-	Mesh    ring.MeshID    `json:"mesh_id"`
-	Cluster string         `json:"cluster_id"`
-	Lost    []RecoverNode  `json:"lost"`
-	Groups  []RecoverGroup `json:"groups"`
-	At      time.Time      `json:"at"`
-	Done    bool           `json:"done"`            // the groups whose verdict is recover were recovered
-	Audit   string         `json:"audit,omitempty"` // the file that tells of it
+	Node    ring.NodeID   `json:"node_id"`
+	Mesh    ring.MeshID   `json:"mesh_id"`
+	Cluster string        `json:"cluster_id"`
+	Lost    []RecoverNode `json:"lost"`
+	// Survivors are the other nodes known here that are not said to be lost.
+	Survivors []RecoverNode  `json:"survivors"`
+	Groups    []RecoverGroup `json:"groups"`
+	// Shards are the catalog shards without a copy here.
+	Shards []RecoverShard `json:"missing_catalog_shards"`
+	At     time.Time      `json:"at"`
+	Done   bool           `json:"done"`            // the groups whose verdict is recover were recovered
+	Audit  string         `json:"audit,omitempty"` // the file that tells of it
 }
 
 // RecoverNode is another node, with the name that it last had.
@@ -64,29 +73,45 @@ const (
 	RecoverBlocked   = "blocked"   // another survivor's answer is missing
 )
 
+// Kinds of groups in a report.
+const (
+	kindCatalog   = "catalog"
+	kindPartition = "partition"
+)
+
 // RecoverGroup is one group of which this node has a replica.
 type RecoverGroup struct {
-	Group     ring.GroupID  `json:"group"`
-	Kind      string        `json:"kind"`             // catalog or partition
-	Stream    string        `json:"stream,omitempty"` // of a partition
-	Number    int           `json:"number"`           // of the partition in its stream, or of the shard
-	Voters    []RecoverNode `json:"voters"`
-	Learners  []RecoverNode `json:"learners,omitempty"`
-	Learner   bool          `json:"learner,omitempty"` // the replica here is one
-	LastIndex uint64        `json:"last_index"`
-	LastTerm  uint64        `json:"last_term"`
-	Applied   uint64        `json:"applied_index"`
-	Next      *uint64       `json:"next_offset,omitempty"` // of a partition, as of applied_index
-	Verdict   string        `json:"verdict"`
-	Reason    string        `json:"reason,omitempty"`
+	Group     ring.GroupID   `json:"group"`
+	Kind      string         `json:"kind"`             // catalog or partition
+	Replica   ring.ReplicaID `json:"replica_id"`       // the one here
+	Stream    string         `json:"stream,omitempty"` // of a partition, as the next three
+	StreamID  ring.StreamID  `json:"stream_id,omitzero"`
+	Spec      []byte         `json:"spec,omitempty"` // what catalog shards that are made anew know of it
+	Import    *RecoverImport `json:"import,omitempty"`
+	Number    int            `json:"number"` // of the partition in its stream, or of the shard
+	Voters    []RecoverNode  `json:"voters"`
+	Learners  []RecoverNode  `json:"learners,omitempty"`
+	Learner   bool           `json:"learner,omitempty"` // the replica here is one
+	LastIndex uint64         `json:"last_index"`
+	LastTerm  uint64         `json:"last_term"`
+	Applied   uint64         `json:"applied_index"`
+	Next      *uint64        `json:"next_offset,omitempty"` // of a partition, as of applied_index
+	Verdict   string         `json:"verdict"`
+	Reason    string         `json:"reason,omitempty"`
 
 	survivor replica.Survivor
 }
 
+// RecoverImport tells from which export a partition was filled.
+type RecoverImport struct {
+	Export   backup.ExportID `json:"export_id"`
+	Complete bool            `json:"complete"`
+}
+
 // Name is what people call the group.
 func (g *RecoverGroup) Name() string {
-	if g.Kind == "catalog" {
-		return fmt.Sprintf("catalog shard %d", g.Number)
+	if g.Kind == kindCatalog {
+		return shardName(g.Number)
 	}
 	return fmt.Sprintf("%s/%d", g.Stream, g.Number)
 }
@@ -100,12 +125,13 @@ type recovery struct {
 	store   *log.PebbleStore
 	report  RecoverReport
 	lost    map[ring.NodeID]bool
+	entries map[int][][]byte // what catalog shards that are made anew begin with
 }
 
 // Recover looks at a stopped node, and with a confirmation makes the replicas here the only members of the groups whose majority is lost.
 // Without one nothing is changed but what opening the directory mends. Errors say what to do.
 func Recover(ctx context.Context, req RecoverRequest) (report RecoverReport, err error) {
-	r := &recovery{req: req, lost: map[ring.NodeID]bool{}}
+	r := &recovery{req: req, lost: map[ring.NodeID]bool{}, entries: map[int][][]byte{}}
 	if err := r.open(); err != nil {
 		return report, errors.Join(err, r.close())
 	}
@@ -158,7 +184,7 @@ func (r *recovery) close() error {
 func (r *recovery) look() error {
 	id := r.dir.id
 	r.report = RecoverReport{Node: id.NodeID, Mesh: id.MeshID, Cluster: id.ClusterID, Lost: []RecoverNode{}, Groups: []RecoverGroup{},
-		At: time.Now().UTC().Truncate(time.Second)}
+		Survivors: []RecoverNode{}, Shards: []RecoverShard{}, At: time.Now().UTC().Truncate(time.Second)}
 	survivors, err := replica.Survivors(r.journal, r.store)
 	if err != nil {
 		return err
@@ -182,7 +208,7 @@ func (r *recovery) look() error {
 	slices.SortFunc(r.report.Groups, func(a, b RecoverGroup) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.Number, b.Number), a.Group.Compare(b.Group))
 	})
-	return nil
+	return r.lookForShards()
 }
 
 // resolve finds the nodes that are said to be lost.
@@ -195,6 +221,14 @@ func (r *recovery) resolve(survivors []replica.Survivor) error {
 	}
 	for _, id := range r.starts.others() {
 		known[id] = r.starts.name(id)
+	}
+	for _, id := range r.dir.id.Lost { // by an earlier recovery
+		known[id] = r.starts.name(id)
+	}
+	for _, o := range r.req.Others {
+		for _, n := range slices.Concat([]RecoverNode{{ID: o.Node}}, o.Lost, o.Survivors) {
+			known[n.ID] = cmp.Or(r.starts.name(n.ID), n.Name)
+		}
 	}
 	delete(known, r.dir.id.NodeID)
 	var all []string
@@ -222,7 +256,14 @@ func (r *recovery) resolve(survivors []replica.Survivor) error {
 			r.report.Lost = append(r.report.Lost, r.node(found[0]))
 		}
 	}
-	slices.SortFunc(r.report.Lost, func(a, b RecoverNode) int { return a.ID.Compare(b.ID) })
+	for id := range known {
+		if !r.lost[id] && !r.starts.isGivenUp(id) {
+			r.report.Survivors = append(r.report.Survivors, r.node(id))
+		}
+	}
+	for _, ns := range [][]RecoverNode{r.report.Lost, r.report.Survivors} {
+		slices.SortFunc(ns, func(a, b RecoverNode) int { return a.ID.Compare(b.ID) })
+	}
 	return nil
 }
 
@@ -232,8 +273,8 @@ func (r *recovery) node(id ring.NodeID) RecoverNode {
 
 // describe puts a survivor into words.
 func (r *recovery) describe(s replica.Survivor) RecoverGroup {
-	g := RecoverGroup{Group: s.Birth.Group, Kind: "catalog", Number: -1, Learner: s.Learner(), LastIndex: s.Last.Index, LastTerm: s.Last.Term,
-		Applied: s.Applied.Index, Voters: []RecoverNode{}, survivor: s}
+	g := RecoverGroup{Group: s.Birth.Group, Kind: kindCatalog, Number: -1, Learner: s.Learner(), LastIndex: s.Last.Index, LastTerm: s.Last.Term,
+		Applied: s.Applied.Index, Voters: []RecoverNode{}, Replica: s.Birth.Self, survivor: s}
 	for _, m := range s.Members {
 		if m.Learner {
 			g.Learners = append(g.Learners, r.node(m.Node))
@@ -247,9 +288,9 @@ func (r *recovery) describe(s replica.Survivor) RecoverGroup {
 		}
 		return g
 	}
-	g.Kind = "partition"
+	g.Kind = kindPartition
 	if spec, err := partition.ParseSpec(s.Birth.Spec); err == nil {
-		g.Stream, g.Number = spec.Name, int(spec.Partition)
+		g.Stream, g.StreamID, g.Number, g.Spec = spec.Name, spec.Stream, int(spec.Partition), s.Birth.Spec
 	}
 	p, err := partition.Open(partition.Config{Dir: filepath.Join(r.dir.path, "partitions"), Store: r.store}, g.Group, s.Birth.Spec,
 		replica.StatePrefix(g.Group))
@@ -259,6 +300,13 @@ func (r *recovery) describe(s replica.Survivor) RecoverGroup {
 	}
 	next := p.Next()
 	g.Next = &next
+	spec := p.Spec()
+	if now, err := spec.Encode(); err == nil {
+		g.Spec = now
+	}
+	if export, complete := p.Imported(); export != [16]byte{} {
+		g.Import = &RecoverImport{Export: export, Complete: complete}
+	}
 	_ = p.Close() // it was only read
 	return g
 }
@@ -321,6 +369,9 @@ func (r *recovery) perform(ctx context.Context) error {
 	case len(blocked) > 0:
 		return fmt.Errorf("nothing was changed: other survivors may have more of %s", strings.Join(blocked, ", "))
 	}
+	if err := r.checkNewShards(); err != nil {
+		return err
+	}
 	dir := filepath.Join(r.dir.path, recoverDir)
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return fmt.Errorf("data_dir: %w", err)
@@ -341,6 +392,9 @@ func (r *recovery) perform(ctx context.Context) error {
 				return fmt.Errorf("%s: %w", g.Name(), err)
 			}
 		}
+	}
+	if err := r.makeShards(); err != nil {
+		return err
 	}
 	if err := r.store.Flush(ctx); err != nil {
 		return err

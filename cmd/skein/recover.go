@@ -29,11 +29,15 @@ func (p *process) recoverCommand() *cobra.Command {
 			"2. Look, without --confirm: which groups lack a majority, and how far the replicas here go. Nothing is changed.\n" +
 			"3. Where several nodes survive: do that on each with -o json > NAME.json, and give each the others' files with --other;\n" +
 			"   of several replicas of a group, the one that has most is chosen on all sides.\n" +
+			"   Catalog shards without a copy here are listed. Where every node that is known is lost or gave its report, and none has a\n" +
+			"   copy, one survivor makes them anew with --new-catalog-shards, the same on each survivor: with the streams of all partitions\n" +
+			"   that survivors have. It must be all survivors: what another one has of other streams in these shards would be removed.\n" +
 			"4. Recover with --confirm CLUSTER_ID on each survivor, keep the file that it names, and start the survivors. New nodes that\n" +
 			"   join get copies by themselves.",
 		Example: "  skein recover --data-dir /var/lib/skein\n" +
 			"  skein recover --data-dir /var/lib/skein --lost n1,n2\n" +
-			"  skein recover --data-dir /var/lib/skein --lost n1,n2 --confirm skein",
+			"  skein recover --data-dir /var/lib/skein --lost n1,n2 --confirm skein\n" +
+			"  skein recover --data-dir /var/lib/skein --lost n1,n2,n3 --other n5.json --new-catalog-shards 2,5 --confirm skein",
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {
@@ -63,6 +67,8 @@ func (p *process) recoverCommand() *cobra.Command {
 	f.StringVar(&req.DataDir, "data-dir", p.getenv("SKEIN_DATA_DIR"), "data directory of the stopped node (SKEIN_DATA_DIR)")
 	f.StringSliceVar(&req.Lost, "lost", nil, "nodes that never come back, by id or by the name that they last had")
 	f.StringSliceVar(&others, "other", nil, "files with the output (-o json) of this command on other survivors")
+	f.IntSliceVar(&req.NewShards, "new-catalog-shards", nil, "catalog shards to make anew, by number: there is no other survivor that may have a copy")
+	f.StringSliceVar(&req.Forget, "forget-stream", nil, "stream ids that new catalog shards are not to know: their partitions are removed")
 	f.StringVar(&req.Confirm, "confirm", "", "the mesh's cluster_id: do it; without it nothing is changed")
 	o.add(cmd)
 	return cmd
@@ -110,6 +116,10 @@ func (p *process) printRecovery(r node.RecoverReport) error {
 	if err := p.table("GROUP VOTERS LEARNERS NEXT_OFFSET LAST_ENTRY VERDICT REASON", rows); err != nil {
 		return err
 	}
+	shards, err := p.printMissingShards(r)
+	if err != nil {
+		return err
+	}
 	text := ""
 	switch here := counts[node.RecoverHere]; {
 	case r.Done:
@@ -124,6 +134,46 @@ func (p *process) printRecovery(r node.RecoverReport) error {
 		text = fmt.Sprintf("Nothing was changed. With --confirm %s, %d groups go on from what this node has: what only the lost nodes (%s) had is gone for good.",
 			r.Cluster, here, names(r.Lost))
 	}
-	_, err := fmt.Fprintln(p.out, "\n"+text)
+	_, err = fmt.Fprintln(p.out, "\n"+text+shards)
 	return err
+}
+
+// printMissingShards lists the catalog shards without a copy here, and returns what is to be said of them.
+func (p *process) printMissingShards(r node.RecoverReport) (text string, err error) {
+	var rows [][]string
+	numbers := map[string][]string{}
+	for i := range r.Shards {
+		s := &r.Shards[i]
+		numbers[s.Verdict] = append(numbers[s.Verdict], fmt.Sprint(s.Number))
+		var streams []string
+		for _, st := range s.Streams {
+			streams = append(streams, fmt.Sprintf("%s(%d/%d)", st.Name, st.Partitions-len(st.Absent), st.Partitions))
+		}
+		rows = append(rows, []string{strings.ReplaceAll(s.Name(), " ", "-"), s.Verdict, strings.Join(streams, ","), s.Reason})
+	}
+	if len(rows) == 0 {
+		return "", nil
+	}
+	if _, err := fmt.Fprintln(p.out, "\nWithout a copy on this node:"); err != nil {
+		return "", err
+	}
+	if err := p.table("SHARD VERDICT STREAMS(PARTITIONS) REASON", rows); err != nil {
+		return "", err
+	}
+	list := func(verdict string) string { return strings.Join(numbers[verdict], ",") }
+	if s := list(node.RecoverUnknown); s != "" && len(r.Lost) > 0 {
+		text += fmt.Sprintf("\nCatalog shards %s may have copies on other survivors: see step 3 of --help.", s)
+	}
+	if s := list(node.RecoverGone); s != "" {
+		text += fmt.Sprintf("\nCatalog shards %s are gone: streams whose names fall into them can be neither listed, made nor changed. If no other node survived, "+
+			"--new-catalog-shards %s makes them anew here.", s, s)
+	}
+	if s := list(node.RecoverAnew); s != "" {
+		made := "With --confirm they are made anew here"
+		if r.Done {
+			made = "They were made anew here"
+		}
+		text += fmt.Sprintf("\nCatalog shards %s are gone. %s, with the streams above; of partitions that no survivor has, nothing is left.", s, made)
+	}
+	return text, nil
 }

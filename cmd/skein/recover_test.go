@@ -15,12 +15,18 @@ import (
 	"github.com/skeinmesh/skein/node/config"
 )
 
-// stoppedNode is the data directory of a node that founded a mesh and was stopped.
-func stoppedNode(t *testing.T) string {
+// soloNode is the configuration of a node that founds a mesh.
+func soloNode(t *testing.T) config.Config {
 	t.Helper()
 	cfg := config.Default()
 	cfg.Name, cfg.ClusterID, cfg.DataDir, cfg.Found = "n", "test", filepath.Join(t.TempDir(), "data"), true
 	cfg.HTTP.Addr, cfg.QUIC.Addr, cfg.Gossip.Addr = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
+	return cfg
+}
+
+// runReady runs a node until it is ready and use is done with it.
+func runReady(t *testing.T, cfg config.Config, use func(url string)) {
+	t.Helper()
 	n, err := node.New(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -43,10 +49,18 @@ func stoppedNode(t *testing.T) string {
 		}
 		<-time.After(10 * time.Millisecond)
 	}
+	use("http://" + n.HTTPAddr())
 	cancel()
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
+}
+
+// stoppedNode is the data directory of a node that founded a mesh and was stopped.
+func stoppedNode(t *testing.T) string {
+	t.Helper()
+	cfg := soloNode(t)
+	runReady(t, cfg, func(string) {})
 	return cfg.DataDir
 }
 
@@ -73,6 +87,9 @@ func TestRecoverShowsWhatThereIsAndChangesNothing(t *testing.T) {
 		"another mesh":    {[]string{"--confirm", "prod"}, `belongs to cluster_id "test"`},
 		"unknown node":    {[]string{"--lost", "m"}, `no node "m" is known here`},
 		"its own report":  {[]string{"--other", file}, "of this node"},
+		"no such shard":   {[]string{"--new-catalog-shards", "2,8"}, "there is no catalog shard 8"},
+		"a copy is here":  {[]string{"--new-catalog-shards", "2"}, "catalog shard 2 has a copy on this node"},
+		"no such stream":  {[]string{"--forget-stream", "s"}, "no survivor has a partition of a stream with the id s"},
 		"not a directory": {[]string{"--data-dir", file}, "is not a node's data directory"},
 	} {
 		r := skein(t, nil, "", append([]string{"recover", "--data-dir", dir}, c.args...)...)
@@ -80,4 +97,38 @@ func TestRecoverShowsWhatThereIsAndChangesNothing(t *testing.T) {
 			t.Errorf("%s: %+v", name, r)
 		}
 	}
+}
+
+// A node that had not been given any copy yet when the others were lost.
+func TestRecoverMakesCatalogShardsAnewWhenToldSo(t *testing.T) {
+	cfg := soloNode(t)
+	runReady(t, cfg, func(string) {})
+	for _, sub := range []string{"journal", "state"} {
+		if err := os.RemoveAll(filepath.Join(cfg.DataDir, sub)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	peers := `{"format":1,"peers":{"11111111-1111-4111-8111-111111111111":{"name":"m","seen":"2026-01-01T00:00:00Z"}}}`
+	if err := os.WriteFile(filepath.Join(cfg.DataDir, "peers.json"), []byte(peers), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	all := "0,1,2,3,4,5,6,7"
+	recover := func(want string, args ...string) {
+		t.Helper()
+		r := skein(t, nil, "", append([]string{"recover", "--data-dir", cfg.DataDir}, args...)...)
+		if !strings.Contains(r.out+r.err, want) {
+			t.Fatalf("%q says no %q: %+v", args, want, r)
+		}
+	}
+	recover("catalog-shard-5  unknown", "--confirm", "")
+	recover("--new-catalog-shards "+all+" makes them anew here", "--lost", "m")
+	recover("With --confirm they are made anew here", "--lost", "m", "--new-catalog-shards", all)
+	recover("nobody is said to be lost", "--new-catalog-shards", all, "--confirm", "test")
+	recover("They were made anew here", "--lost", "m", "--new-catalog-shards", all, "--confirm", "test")
+	runReady(t, cfg, func(url string) { // which needs an owner for each shard
+		r := skein(t, nil, "", "stream", "create", "s", "--server", url)
+		if r.code != exitOK {
+			t.Fatalf("%+v", r)
+		}
+	})
 }

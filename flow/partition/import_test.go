@@ -100,9 +100,12 @@ func imported(t *testing.T, res any) ImportResult {
 func TestImportedPartitionHasTheSameBytesAtTheSameOffsets(t *testing.T) {
 	from, im, entries := source(t)
 	to := mustHost(t, Config{})
-	for i, res := range to.apply(entries...) {
-		if r := imported(t, res); r.Err != nil || i == 0 && r.Next != im.Base {
+	for i, e := range entries {
+		if r := imported(t, to.apply(e)[0]); r.Err != nil || i == 0 && r.Next != im.Base {
 			t.Fatalf("entry %d: %+v", i, r)
+		}
+		if export, whole := to.p.Imported(); export != im.Export || whole != (i == len(entries)-1) {
+			t.Fatalf("after entry %d: filled from %x, whole %t", i, export, whole)
 		}
 	}
 	if to.p.Start() != im.Start || to.p.Next() != im.End || !bytes.Equal(stored(t, to), stored(t, from)) {

@@ -59,6 +59,7 @@ type view struct {
 	notify      chan struct{} // closed when next grows; nil: nobody waits
 	expiring    bool          // there are identities or sessions that only time ends
 	importing   bool          // batches of an export are still to come
+	export      [16]byte      // the one that it was or is filled from
 	closed      bool
 	damaged     error // the segments cannot be used: segs is nil
 }
@@ -259,6 +260,9 @@ func (p *Partition) publish() {
 	grown := p.st.next > p.v.next
 	p.v.next, p.v.start, p.v.stamp = p.st.next, p.st.start, p.st.stamp
 	p.v.spec, p.v.importing = p.st.spec, p.st.importing()
+	if p.st.imp != nil {
+		p.v.export = p.st.imp.Export
+	}
 	p.v.expiring = len(p.st.window.buckets) > 0 || len(p.st.sessions.open) > 0
 	if size := p.st.spec.RetentionBytes; size > 0 {
 		p.v.sizeStart = p.st.sizes.seek(size)

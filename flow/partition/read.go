@@ -27,6 +27,12 @@ func (p *Partition) Spec() Spec { return p.snapshot().spec }
 // WantReplicas is how many copies the stream's config asks for, as far as it is applied here. Safe for any goroutine.
 func (p *Partition) WantReplicas() int { return p.Spec().Replicas }
 
+// Imported tells from which export the partition was filled, zero where from none, and whether to its end. Safe for any goroutine.
+func (p *Partition) Imported() (export [16]byte, whole bool) {
+	v := p.snapshot()
+	return v.export, v.export != [16]byte{} && !v.importing
+}
+
 // Next is the offset after the last event applied here. Safe for any goroutine.
 func (p *Partition) Next() uint64 { return p.snapshot().next }
 

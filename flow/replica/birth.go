@@ -223,11 +223,16 @@ func (h *Host) open(b Birth, gs log.GroupState) (*Group, error) {
 // dropForeign removes state that an earlier replica of the group left in the store: the store may have lost the removal in a
 // crash that the journal, with the newer birth, survived.
 func (h *Host) dropForeign(b Birth) error {
-	raw, ok, err := h.cfg.Store.Get(ownKey(b.Group, keyBirth))
-	if err != nil || !ok || bytes.Equal(raw, encodeBirth(b)) {
+	if foreign, err := isForeign(h.cfg.Store, b); err != nil || !foreign {
 		return err
 	}
 	return h.finishRemoval(b.Group)
+}
+
+// isForeign reports whether what the store holds of the group is another replica's than the one born from b.
+func isForeign(store log.Store, b Birth) (bool, error) {
+	raw, ok, err := store.Get(ownKey(b.Group, keyBirth))
+	return ok && !bytes.Equal(raw, encodeBirth(b)), err
 }
 
 // reconcile brings journal and store together after a crash. The store may lag (entries are applied again); it may be ahead

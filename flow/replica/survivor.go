@@ -3,6 +3,7 @@ package replica
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/skeinmesh/skein/flow/log"
 	"github.com/skeinmesh/skein/ring"
@@ -85,12 +86,9 @@ func survivorOf(journal log.Journal, store log.Store, gs log.GroupState) (Surviv
 	if err != nil {
 		return Survivor{}, state{}, wire.Errorf(wire.KindCorrupt, "", "group %s: birth record is damaged", gs.Group)
 	}
-	st, ok, err := loadState(store, b.Group)
+	st, err := stateOf(store, b)
 	if err != nil {
 		return Survivor{}, state{}, err
-	}
-	if !ok {
-		st = bornState(b)
 	}
 	s := Survivor{Birth: b, Members: st.members(), Applied: st.applied, Last: gs.Compacted, Term: max(gs.HardState.Term, st.applied.Term)}
 	for _, ids := range [][]uint64{st.conf.GetVoters(), st.conf.GetVotersOutgoing()} {
@@ -115,6 +113,19 @@ func survivorOf(journal log.Journal, store log.Store, gs log.GroupState) (Surviv
 	return s, st, nil
 }
 
+// stateOf is what the store holds of the replica born from b. What an earlier replica of the group left there is none of it, and goes when
+// the node starts.
+func stateOf(store log.Store, b Birth) (state, error) {
+	if foreign, err := isForeign(store, b); err != nil || foreign {
+		return bornState(b), err
+	}
+	st, ok, err := loadState(store, b.Group)
+	if err == nil && !ok {
+		st = bornState(b)
+	}
+	return st, err
+}
+
 // GoOnAlone makes the replica of a group that is here its only member, for good: whatever the lost members did after the last entry here
 // never happened. Everything in the log here counts from then on, acknowledged or not, but for changes of the configuration. Term and
 // replica ids are moved beyond what the lost members can have used, so that nothing they say is believed. It is durable on return; done
@@ -128,7 +139,12 @@ func GoOnAlone(journal log.Journal, store log.Store, group ring.GroupID) error {
 	if err != nil {
 		return err
 	}
+	foreign, err := isForeign(store, s.Birth)
 	switch {
+	case err != nil:
+		return err
+	case foreign:
+		return wire.Errorf(wire.KindInvalid, "", "group %s: the store still holds what an earlier replica left: start the node, stop it, and try again", group)
 	case s.Applied.Index == 0:
 		return wire.Errorf(wire.KindInvalid, "", "group %s: the replica here has no state", group)
 	case s.Applied.Index < gs.Compacted.Index:
@@ -140,10 +156,8 @@ func GoOnAlone(journal log.Journal, store log.Store, group ring.GroupID) error {
 	if w.Entries, err = withoutChanges(journal, gs, s.Applied.Index, term); err != nil {
 		return err
 	}
-	done := make(chan error, 1)
-	journal.Append([]log.Write{w}, true, func(err error) { done <- err })
-	if err := <-done; err != nil {
-		return fmt.Errorf("journal: %w", err)
+	if err := appendSync(journal, w); err != nil {
+		return err
 	}
 	st.conf = &pb.ConfState{Voters: []uint64{uint64(self)}, AutoLeave: new(false)}
 	st.nodes = map[ring.ReplicaID]ring.NodeID{self: nodeOf(s.Birth)}
@@ -152,6 +166,43 @@ func GoOnAlone(journal log.Journal, store log.Store, group ring.GroupID) error {
 	st.save(b, group, true)
 	b.Set(ownKey(group, keyBirth), encodeBirth(s.Birth))
 	return b.Commit()
+}
+
+// FoundAnew founds a group again of which no replica is left anywhere: from b, whose one member is given its id here, and with entries as
+// its first ones, which are applied before anybody owns it. Term and replica id are beyond what the lost group can have used, and any that
+// was founded anew earlier, so that nothing these say is believed. What else is here of the group counts no more. It is one write to the
+// journal, durable on return. Errors: KindConflict (a replica with state is here: go on from that), KindCorrupt; I/O.
+func FoundAnew(journal log.Journal, store log.Store, b Birth, now time.Time, entries [][]byte) error {
+	gs, known := journal.Load(b.Group)
+	if known && gs.Birth != nil {
+		s, _, err := survivorOf(journal, store, gs)
+		if err != nil {
+			return err
+		}
+		if s.Member() && s.Applied.Index > 0 {
+			return wire.Errorf(wire.KindConflict, "", "group %s has a replica here to go on from", b.Group)
+		}
+		gs.Tombstone = max(gs.Tombstone, uint64(s.Birth.Self))
+	}
+	mark := fence * (fence + uint64(max(now.Unix(), 0)))
+	mark = max(mark, gs.Tombstone+fence, gs.HardState.Term+fence)
+	b.Self = ring.ReplicaID(mark)
+	b.Members = []Member{{ID: b.Self, Node: b.Members[0].Node}} // a copy: the caller's stays as it is
+	w := log.Write{Group: b.Group, Birth: encodeBirth(b), Reset: &log.Mark{Index: BirthIndex, Term: BirthTerm},
+		HardState: &log.HardState{Term: mark, Vote: mark, Commit: BirthIndex + uint64(len(entries))}}
+	for i, data := range entries {
+		w.Entries = append(w.Entries, log.Entry{Index: BirthIndex + 1 + uint64(i), Term: mark, Type: log.EntryNormal, Data: data})
+	}
+	return appendSync(journal, w)
+}
+
+func appendSync(journal log.Journal, w log.Write) error {
+	done := make(chan error, 1)
+	journal.Append([]log.Write{w}, true, func(err error) { done <- err })
+	if err := <-done; err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	return nil
 }
 
 // nodeOf is the node that a replica was born on.

@@ -3,6 +3,7 @@ package replica
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/skeinmesh/skein/flow/log"
 	"github.com/skeinmesh/skein/ring"
@@ -106,4 +107,97 @@ func TestChangesThatWaitInTheSurvivorsLogAreVoid(t *testing.T) {
 			t.Fatalf("%+v", members)
 		}
 	})
+}
+
+// The two that had the group, and the one that was founded anew, never believe each other; and what else a node had of the group is gone.
+func TestGroupFoundedAnewHoldsItsEntriesAndIsBeyondTheLostOne(t *testing.T) {
+	inMesh(t, 4, func(m *mesh) {
+		g := testGroup(1)
+		m.lost[2], m.lost[3] = true, true
+		m.found(g, 0, 1)
+		for i := range 5 {
+			m.propose(g, value(i))
+		}
+		m.converge(g, 0, 1)
+		old := m.group(0, g).Status()
+		m.nodes[0].crash() // for good
+		n := m.nodes[1]
+		n.crash()
+		anew := func(n *node) error {
+			return FoundAnew(n.journal, n.store, m.birth(g, n.i), time.Now(),
+				[][]byte{[]byte(value(100)), []byte(value(101))})
+		}
+		if err := anew(n); wire.KindOf(err) != wire.KindConflict {
+			t.Fatalf("beside the copy that is there: %v", err)
+		}
+		n = m.nodes[2]
+		n.crash()
+		for range 2 { // again, as after a crash in between: the first one is a copy now
+			if err := anew(n); err != nil && wire.KindOf(err) != wire.KindConflict {
+				t.Fatal(err)
+			}
+		}
+		found, err := Survivors(n.journal, n.store)
+		if err != nil || len(found) != 1 || !found[0].Member() || !found[0].Quorum(func(id ring.NodeID) bool { return id != n.id }) {
+			t.Fatalf("%+v, %v", found, err)
+		}
+		m.lost[0], m.lost[1], m.lost[2], m.lost[3] = true, true, false, false
+		n.start()
+		m.propose(g, value(102))
+		m.await("the newcomer has a copy", func() bool {
+			return m.group(3, g) != nil && m.group(3, g).Status().Applied >= m.group(2, g).Status().Applied
+		})
+		if got := m.converge(g, 2, 3); !slices.Equal(got, []string{value(100), value(101), value(102)}) {
+			t.Fatalf("%q", got)
+		}
+		st := m.group(2, g).Status()
+		if st.Term <= old.Term+fence || slices.ContainsFunc(st.Members, func(mem Member) bool { return mem.ID <= fence }) {
+			t.Fatalf("term %d after %d, members %+v", st.Term, old.Term, st.Members)
+		}
+	})
+}
+
+// A node that was just being given a copy when all others were lost, or from which one was removed, has something of the group, and no copy.
+func TestGroupIsFoundedAnewWhereAnEarlierReplicaWasRemovedOrLeftSomething(t *testing.T) {
+	inMesh(t, 2, func(m *mesh) {
+		for i, leave := range []func(n *node, g ring.GroupID){
+			func(n *node, g ring.GroupID) { // removed, and the store does not know yet
+				appendTest(t, n, log.Write{Group: g, Tombstone: 7 << 40})
+			},
+			func(n *node, g ring.GroupID) { // a learner that waits for its snapshot
+				appendTest(t, n, log.Write{Group: g, Tombstone: 1})
+				b := Birth{Group: g, Kind: KindPartition, Self: 9, Empty: true, Members: []Member{{ID: 1, Node: m.nodes[1].id}, {ID: 9, Node: n.id, Learner: true}}}
+				appendTest(t, n, log.Write{Group: g, Birth: encodeBirth(b), Reset: &log.Mark{}, HardState: &log.HardState{}})
+			},
+		} {
+			g := testGroup(byte(i + 1))
+			m.lost[1] = true
+			m.found(g, 0)
+			m.propose(g, value(1))
+			n := m.nodes[0]
+			n.stop()
+			leave(n, g)
+			if err := FoundAnew(n.journal, n.store, m.birth(g, n.i), time.Unix(0, 0), [][]byte{[]byte(value(2))}); err != nil {
+				t.Fatal(err)
+			}
+			if err := GoOnAlone(n.journal, n.store, g); wire.KindOf(err) != wire.KindInvalid {
+				t.Fatalf("on what an earlier replica left: %v", err)
+			}
+			n.start()
+			m.propose(g, value(3))
+			if got := m.converge(g, 0); !slices.Equal(got, []string{value(2), value(3)}) {
+				t.Fatalf("%q", got)
+			}
+			if st := m.group(0, g).Status(); st.Self <= 7<<40 && i == 0 {
+				t.Fatalf("replica %d was removed here before", st.Self)
+			}
+		}
+	})
+}
+
+func appendTest(t *testing.T, n *node, w log.Write) {
+	t.Helper()
+	if err := appendSync(n.journal, w); err != nil {
+		t.Fatal(err)
+	}
 }
