@@ -190,15 +190,21 @@ func (c *catalogClient) noteSilence() {
 
 // local looks a definition up in the shard's replica on this node; it may be old.
 func (c *catalogClient) local(name string) (*catalog.Stream, bool) {
-	g, ok := c.b.cfg.Groups.Group(ring.CatalogGroup(c.b.cfg.Mesh(), c.shardOf(name)))
-	if !ok || g.Status().Role == replica.RoleLearner {
-		return nil, false
-	}
-	shard, ok := g.StateMachine().(*catalog.Machine)
+	shard, ok := c.replica(c.shardOf(name))
 	if !ok {
 		return nil, false
 	}
 	return shard.Get(name)
+}
+
+// replica is the voting replica of a shard on this node, if there is one.
+func (c *catalogClient) replica(shard int) (*catalog.Machine, bool) {
+	g, ok := c.b.cfg.Groups.Group(ring.CatalogGroup(c.b.cfg.Mesh(), shard))
+	if !ok || g.Status().Role == replica.RoleLearner {
+		return nil, false
+	}
+	m, ok := g.StateMachine().(*catalog.Machine)
+	return m, ok
 }
 
 // cachedStream is the definition that the cache holds, however old, or nil.

@@ -3,11 +3,11 @@ package flow
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/skeinmesh/skein/flow/backup"
 	"github.com/skeinmesh/skein/flow/catalog"
@@ -87,25 +87,52 @@ func (b *Broker) Get(ctx context.Context, name string) (StreamInfo, error) {
 	return b.info(s), nil
 }
 
-// List reads all definitions, by name; see Streams.
-func (b *Broker) List(ctx context.Context) ([]StreamInfo, error) {
-	shards := make([][]*catalog.Stream, b.cfg.CatalogShards)
-	g, gctx := errgroup.WithContext(ctx)
+// List reads all definitions; see Streams. Of a shard whose owner does not answer it takes the word of a replica here.
+func (b *Broker) List(ctx context.Context) (StreamList, error) {
+	actx, cancel := context.WithTimeout(ctx, listPatience(ctx))
+	defer cancel()
+	shards, errs := make([][]*catalog.Stream, b.cfg.CatalogShards), make([]error, b.cfg.CatalogShards)
+	var work sync.WaitGroup
 	for i := range shards {
-		g.Go(func() (err error) {
-			shards[i], err = b.catalog.listShard(gctx, i)
-			return err
-		})
+		work.Go(func() { shards[i], errs[i] = b.catalog.listShard(actx, i) })
 	}
-	if err := g.Wait(); err != nil {
-		return nil, err
+	work.Wait()
+	silent, copied, last := 0, 0, error(nil)
+	for i, err := range errs {
+		if err == nil {
+			continue
+		}
+		if k := wire.KindOf(err); k != wire.KindUnavailable && k != wire.KindClosed {
+			return StreamList{}, err
+		}
+		silent, last = silent+1, err
+		if shard, ok := b.catalog.replica(i); ok {
+			shards[i] = shard.List()
+			copied++
+		}
 	}
-	var out []StreamInfo
+	var out StreamList
+	switch {
+	case silent == 0:
+	case ctx.Err() != nil || silent == len(shards) && copied == 0:
+		return out, last
+	default:
+		out.Incomplete = fmt.Sprintf("%d of %d shards of the catalog do not answer: streams of %d of them are told from a copy on this node, "+
+			"which may be old, those of %d are missing", silent, len(shards), copied, silent-copied)
+	}
 	for _, s := range slices.Concat(shards...) {
-		out = append(out, b.info(s))
+		out.Streams = append(out.Streams, b.info(s))
 	}
-	slices.SortFunc(out, func(a, b StreamInfo) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(out.Streams, func(a, b StreamInfo) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
+}
+
+// listPatience is how long a list waits for shards that do not answer: half of what ctx leaves, for there is more to be done then.
+func listPatience(ctx context.Context) time.Duration {
+	if until, ok := ctx.Deadline(); ok {
+		return time.Until(until) / 2
+	}
+	return 2 * time.Second
 }
 
 // Update replaces the mutable part of a config; see Streams.

@@ -36,6 +36,13 @@ type StreamInfo struct {
 	Partitions []PartitionInfo `json:"partitions,omitempty"` // the lineage, by partition id
 }
 
+// StreamList is all definitions, by name, as far as the catalog tells.
+type StreamList struct {
+	Streams []StreamInfo `json:"streams"`
+	// Incomplete says what is missing, for people; empty where nothing is.
+	Incomplete string `json:"incomplete,omitempty"`
+}
+
 // CreateMode says what to do when the stream exists.
 type CreateMode int
 
@@ -49,7 +56,9 @@ const (
 type Streams interface {
 	Create(ctx context.Context, name string, cfg StreamConfig, mode CreateMode) (info StreamInfo, created bool, err error)
 	Get(ctx context.Context, name string) (StreamInfo, error)
-	List(ctx context.Context) ([]StreamInfo, error)
+	// List waits for half of the time that ctx leaves. Where some shards of the catalog do not answer meanwhile, it gives what is known, and
+	// says that it is incomplete; an error where nothing is.
+	List(ctx context.Context) (StreamList, error)
 	// Update replaces the mutable part of the config when version matches (0: any).
 	Update(ctx context.Context, name string, version uint64, cfg StreamConfig) (StreamInfo, error)
 	Delete(ctx context.Context, name string) error

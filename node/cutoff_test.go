@@ -86,6 +86,20 @@ func TestNodeThatIsCutOffRefusesServesWhatIsCommittedAndFollowsAfterHealing(t *t
 	if code != 503 || m.problemOf(body).Code != "no-quorum" {
 		t.Fatalf("asked for the end, the cut node said %d %s", code, body)
 	}
+	// What it says of the mesh is what it knows, and it says that this is not all.
+	for _, path := range []string{"/v1/mesh", "/v1/mesh/partitions", "/v1/mesh/ring", "/v1/streams"} {
+		body := m.must(cut, 200, "GET", path+"?timeout_ms=500", "")
+		var v struct {
+			Streams, Partitions any
+			Incomplete          string
+		}
+		if err := json.Unmarshal([]byte(body), &v); err != nil || !strings.Contains(v.Incomplete, "8 of 8 shards of the catalog do not answer") {
+			t.Errorf("%s: %v %s", path, err, body)
+		}
+		if path == "/v1/mesh" && (v.Streams != 1. || v.Partitions != 1.) || path != "/v1/mesh" && path != "/v1/mesh/ring" && !strings.Contains(body, `"pay"`) {
+			t.Errorf("%s lacks what is known: %s", path, body)
+		}
+	}
 
 	m.net.Heal()
 	m.poll("the healed node follows, with no operator", 15*time.Second, func() bool {

@@ -58,10 +58,14 @@ func (p meshPages) Summary(ctx context.Context) (api.MeshSummary, error) {
 		p.judge(&s, 0)
 		return s, nil
 	}
-	streams, err := p.n.broker.List(ctx)
+	list, err := p.n.broker.List(ctx)
 	if err != nil {
-		s.Reasons = append(s.Reasons, "the catalog does not answer: "+err.Error())
+		list.Incomplete = "the catalog does not answer, and how many streams there are is not known: " + err.Error()
 	}
+	if s.Incomplete = list.Incomplete; s.Incomplete != "" {
+		s.Reasons = append(s.Reasons, s.Incomplete)
+	}
+	streams := list.Streams
 	s.Streams = len(streams)
 	p.n.ops.reports.refresh(ctx)
 	w := p.n.world(now)
@@ -271,13 +275,14 @@ func (p meshPages) Ring(ctx context.Context) (api.MeshRing, error) {
 			slots[id]++
 		}
 	}
-	streams, err := p.n.broker.List(ctx)
+	list, err := p.n.broker.List(ctx)
 	if err != nil {
 		return out, err
 	}
-	for i := range streams {
-		for j := range streams[i].Partitions {
-			if id, ok := r.Home(streams[i].Partitions[j].Group); ok {
+	out.Incomplete = list.Incomplete
+	for _, s := range list.Streams {
+		for i := range s.Partitions {
+			if id, ok := r.Home(s.Partitions[i].Group); ok {
 				homes[id]++
 			}
 		}

@@ -39,7 +39,7 @@ func (o *operator) gone(ctx context.Context, req ops.Request, m view.Member) (op
 
 // replacing says where the copies of a node that is gone will come from and go to, as far as their owners have said.
 func (o *operator) replacing(ctx context.Context, w ops.World, gone ring.NodeID) ([]string, error) {
-	streams, err := o.n.broker.List(ctx)
+	list, err := o.n.broker.List(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -58,10 +58,13 @@ func (o *operator) replacing(ctx context.Context, w ops.World, gone ring.NodeID)
 	for i := range catalogShards {
 		look(catalogStream, ring.PartitionID(i), ring.CatalogGroup(o.n.mesh(), i))
 	}
-	for i := range streams {
-		for _, p := range streams[i].Partitions {
-			look(streams[i].Name, p.ID, p.Group)
+	for _, s := range list.Streams {
+		for _, p := range s.Partitions {
+			look(s.Name, p.ID, p.Group)
 		}
+	}
+	if list.Incomplete != "" {
+		steps = append(steps, "and what is not known: "+list.Incomplete)
 	}
 	return steps, nil
 }

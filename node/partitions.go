@@ -15,10 +15,12 @@ import (
 func (p meshPages) Partitions(ctx context.Context, stream string) (api.MeshPartitions, error) {
 	now := time.Now()
 	out := api.MeshPartitions{View: p.head(now), Partitions: []api.MeshPartition{}, Members: []api.Staleness{}}
-	streams, err := p.streams(ctx, stream)
+	list, err := p.streams(ctx, stream)
 	if err != nil {
 		return out, err
 	}
+	streams := list.Streams
+	out.Incomplete = list.Incomplete
 	p.n.ops.reports.refresh(ctx)
 	for _, m := range p.n.gossip.View().Members() {
 		out.Members = append(out.Members, api.Staleness{Node: p.n.dir.Name(m.ID), StalenessMS: p.staleness(m, now)})
@@ -33,18 +35,19 @@ func (p meshPages) Partitions(ctx context.Context, stream string) (api.MeshParti
 }
 
 // streams are the definitions of one stream or of all.
-func (p meshPages) streams(ctx context.Context, name string) ([]flow.StreamInfo, error) {
+func (p meshPages) streams(ctx context.Context, name string) (list flow.StreamList, err error) {
 	switch name {
 	case "":
 		return p.n.broker.List(ctx)
 	case catalogStream:
-		if p.n.mesh().IsZero() {
-			return nil, nil
+		if !p.n.mesh().IsZero() {
+			list.Streams = append(list.Streams, p.n.catalogInfo())
 		}
-		return []flow.StreamInfo{p.n.catalogInfo()}, nil
+		return list, nil
 	}
 	s, err := p.n.broker.Get(ctx, name)
-	return []flow.StreamInfo{s}, err
+	list.Streams = append(list.Streams, s)
+	return list, err
 }
 
 // catalogInfo shows the catalog's shards as a stream.
@@ -148,10 +151,10 @@ func (p streamPages) Get(ctx context.Context, name string) (flow.StreamInfo, err
 }
 
 // List reads all definitions; see flow.Streams.
-func (p streamPages) List(ctx context.Context) ([]flow.StreamInfo, error) {
+func (p streamPages) List(ctx context.Context) (flow.StreamList, error) {
 	list, err := p.Broker.List(ctx)
-	for i := range list {
-		p.now(ctx, &list[i])
+	for i := range list.Streams {
+		p.now(ctx, &list.Streams[i])
 	}
 	return list, err
 }

@@ -66,8 +66,15 @@ func (p *process) meshText(raw json.RawMessage) error {
 	if err := json.Unmarshal(raw, &m); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(p.out, "%s  mesh %s, as %s sees it at %s\nnodes       %d alive of %d, %d suspect\nstreams     %d with %d partitions, %d without an owner\n",
-		p.bold(m.Health), m.Cluster, m.Observer, m.AsOf.Local().Format(time.TimeOnly), m.Alive, m.Nodes, m.Suspect, m.Streams, m.Partitions, m.Ownerless)
+	streams := fmt.Sprintf("%d with %d partitions, %d without an owner", m.Streams, m.Partitions, m.Ownerless)
+	switch {
+	case m.Incomplete != "" && m.Streams == 0:
+		streams = "not known"
+	case m.Incomplete != "":
+		streams = "not all known; of those that are: " + streams
+	}
+	_, err := fmt.Fprintf(p.out, "%s  mesh %s, as %s sees it at %s\nnodes       %d alive of %d, %d suspect\nstreams     %s\n",
+		p.bold(m.Health), m.Cluster, m.Observer, m.AsOf.Local().Format(time.TimeOnly), m.Alive, m.Nodes, m.Suspect, streams)
 	for _, r := range m.Reasons {
 		if err == nil {
 			_, err = fmt.Fprintf(p.out, "because     %s\n", r)
@@ -139,12 +146,25 @@ func (p *process) ringText(raw json.RawMessage) error {
 	if err := p.table("NODE ZONE WEIGHT SLOTS HOMES", rows); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(p.out, "%d slots, load factor %g, epoch %s\n", r.Slots, r.Factor, r.Epoch)
-	return err
+	if _, err := fmt.Fprintf(p.out, "%d slots, load factor %g, epoch %s\n", r.Slots, r.Factor, r.Epoch); err != nil {
+		return err
+	}
+	return whole(r.Incomplete)
+}
+
+// whole is an error where an answer that was shown is not all that there is.
+func whole(incomplete string) error {
+	if incomplete == "" {
+		return nil
+	}
+	return &client.Incomplete{Detail: incomplete}
 }
 
 func (p *process) partitionsText(raw json.RawMessage) error {
-	var ans struct{ Partitions []client.MeshPartition }
+	var ans struct {
+		Partitions []client.MeshPartition
+		Incomplete string
+	}
 	if err := json.Unmarshal(raw, &ans); err != nil {
 		return err
 	}
@@ -153,7 +173,10 @@ func (p *process) partitionsText(raw json.RawMessage) error {
 		rows = append(rows, []string{m.Stream, fmt.Sprint(m.Partition), m.State, m.Owner, fmt.Sprint(m.Term),
 			strings.Join(m.Replicas, ","), strings.Join(m.Learners, ","), fmt.Sprintf("%d/%d", m.Live, m.Wanted), m.Home, partitionNote(m)})
 	}
-	return p.table("STREAM PARTITION STATE OWNER TERM REPLICAS LEARNERS COPIES HOME NOTE", rows)
+	if err := p.table("STREAM PARTITION STATE OWNER TERM REPLICAS LEARNERS COPIES HOME NOTE", rows); err != nil {
+		return err
+	}
+	return whole(ans.Incomplete)
 }
 
 // partitionNote says what goes on with a partition's copies.

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"net/url"
@@ -125,15 +127,15 @@ func (p *process) streamList() *cobra.Command {
 				return p.print(o, raw, nil)
 			}
 			list, err := c.ListStreams(ctx)
-			if err != nil {
-				return err
+			if _, part := errors.AsType[*client.Incomplete](err); err != nil && !part {
+				return err // else it is told after what is known
 			}
 			var rows [][]string
 			for _, st := range list {
 				rows = append(rows, []string{st.Name, fmt.Sprint(st.Config["partitions"]), fmt.Sprint(st.Config["replicas"]),
 					fmt.Sprint(st.Config["order"]), retention(st), st.Created.Local().Format(time.DateTime)})
 			}
-			return p.table("STREAM PARTITIONS REPLICAS ORDER RETENTION CREATED", rows)
+			return cmp.Or(p.table("STREAM PARTITIONS REPLICAS ORDER RETENTION CREATED", rows), err)
 		})
 	}
 	s.add(cmd)

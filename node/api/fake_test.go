@@ -26,6 +26,7 @@ type fakeBroker struct {
 	calls        int
 	opts         []flow.PublishOptions
 	nextCalls    int
+	incomplete   string // what a list says of itself
 }
 
 type fakeStream struct {
@@ -80,12 +81,12 @@ func (b *fakeBroker) Get(_ context.Context, name string) (flow.StreamInfo, error
 	return flow.StreamInfo{}, notFoundStream(name)
 }
 
-func (b *fakeBroker) List(context.Context) ([]flow.StreamInfo, error) {
+func (b *fakeBroker) List(context.Context) (flow.StreamList, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var out []flow.StreamInfo
+	out := flow.StreamList{Incomplete: b.incomplete}
 	for _, name := range slices.Sorted(maps.Keys(b.streams)) {
-		out = append(out, b.streams[name].info)
+		out.Streams = append(out.Streams, b.streams[name].info)
 	}
 	return out, nil
 }

@@ -26,6 +26,8 @@ type MeshSummary struct {
 	Streams    int      `json:"streams"`
 	Partitions int      `json:"partitions"`
 	Ownerless  int      `json:"ownerless"`
+	// Incomplete says what is not known, where shards of the catalog do not answer: streams, partitions and what is said of them are of those that are known.
+	Incomplete string `json:"incomplete,omitempty"`
 	// Hottest are the partitions with the highest load, hottest first (at most 10).
 	Hottest []PartitionLoad `json:"hottest"`
 	// UnderReplicated are partitions with fewer live copies than wanted (at most 100).
@@ -99,6 +101,8 @@ type MeshRing struct {
 	Slots   int         `json:"slots"`
 	Factor  float64     `json:"load_factor"` // 1 + ε
 	Members []RingShare `json:"members"`
+	// Incomplete says what is not known, where shards of the catalog do not answer: homes are of the partitions that are known.
+	Incomplete string `json:"incomplete,omitempty"`
 }
 
 // RingShare is what part of the ring one node has.
@@ -116,6 +120,8 @@ type MeshPartitions struct {
 	View
 	Partitions []MeshPartition `json:"partitions"`
 	Members    []Staleness     `json:"members"`
+	// Incomplete says what is not known, where shards of the catalog do not answer: these are the partitions that are known.
+	Incomplete string `json:"incomplete,omitempty"`
 }
 
 // MeshPartition is one partition, where it is and where the ring would have it.

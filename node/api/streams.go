@@ -52,12 +52,12 @@ func checkOwnName(name string) error {
 }
 
 func (s *Server) listStreams(c *Call) error {
-	return view(c, func(ctx context.Context) (map[string]any, error) {
+	return view(c, func(ctx context.Context) (flow.StreamList, error) {
 		list, err := s.dep.Streams.List(ctx)
-		if list == nil {
-			list = []flow.StreamInfo{}
+		if list.Streams == nil {
+			list.Streams = []flow.StreamInfo{}
 		}
-		return map[string]any{"streams": list}, err
+		return list, err
 	})
 }
 

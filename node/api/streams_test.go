@@ -25,7 +25,11 @@ func TestStreamLifeCycle(t *testing.T) {
 	if rec := w.do("GET", "/v1/streams/a", "", `If-None-Match: "1"`); rec.Code != 304 {
 		t.Fatalf("%d", rec.Code)
 	}
-	if v := w.expect(200, "", "GET", "/v1/streams", ""); len(v["streams"].([]any)) != 2 {
+	if v := w.expect(200, "", "GET", "/v1/streams", ""); len(v["streams"].([]any)) != 2 || v["incomplete"] != nil {
+		t.Fatalf("%v", v)
+	}
+	w.broker.incomplete = "1 of 8 does not answer"
+	if v := w.expect(200, "", "GET", "/v1/streams", ""); len(v["streams"].([]any)) != 2 || v["incomplete"] != w.broker.incomplete {
 		t.Fatalf("%v", v)
 	}
 	v := w.expect(200, "", "PATCH", "/v1/streams/a", `{"retention_ms":null,"min_copies":2,"pin":{"zone":"a"}}`, "Content-Type: application/merge-patch+json", `If-Match: "1"`)

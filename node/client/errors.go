@@ -23,6 +23,19 @@ const (
 	CodeNotReady = "not-ready"
 )
 
+// Incomplete is the error of a list that is not whole. It comes with what is known.
+type Incomplete struct{ Detail string }
+
+func (e *Incomplete) Error() string { return "not all is known: " + e.Detail }
+
+// whole is err, or that an answer was incomplete.
+func whole(err error, incomplete string) error {
+	if err == nil && incomplete != "" {
+		return &Incomplete{incomplete}
+	}
+	return err
+}
+
 // Error is a refusal of the server (RFC 9457), or a connection that failed.
 type Error struct {
 	Op     string // "POST /v1/streams/orders/events"

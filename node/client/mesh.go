@@ -27,6 +27,8 @@ type Mesh struct {
 	Streams    int      `json:"streams"`
 	Partitions int      `json:"partitions"`
 	Ownerless  int      `json:"ownerless"`
+	// Incomplete says why streams and partitions are those that are known; empty: they are all.
+	Incomplete string `json:"incomplete"`
 	// UnderReplicated are partitions with fewer live copies than wanted, and why.
 	UnderReplicated []UnderReplicated `json:"under_replicated"`
 	// Notes are what goes on and is no fault.
@@ -81,6 +83,8 @@ type Ring struct {
 	Slots   int         `json:"slots"`
 	Factor  float64     `json:"load_factor"`
 	Members []RingShare `json:"members"`
+	// Incomplete says why homes are of the partitions that are known; empty: they are of all.
+	Incomplete string `json:"incomplete"`
 }
 
 // MeshPartition is one partition, where it is and where the ring would have it.
@@ -127,15 +131,18 @@ func (c *Client) Ring(ctx context.Context) (Ring, error) {
 	return out, err
 }
 
-// Partitions lists the partitions of one stream, or of all where stream is empty.
+// Partitions lists the partitions of one stream, or of all where stream is empty. Of a list that is not whole the error is *Incomplete.
 func (c *Client) Partitions(ctx context.Context, stream string) ([]MeshPartition, error) {
 	q := url.Values{}
 	if stream != "" {
 		q.Set("stream", stream)
 	}
-	var out struct{ Partitions []MeshPartition }
+	var out struct {
+		Partitions []MeshPartition
+		Incomplete string
+	}
 	_, err := c.do(ctx, request{method: http.MethodGet, path: "/v1/mesh/partitions", query: q, repeat: true}, &out)
-	return out.Partitions, err
+	return out.Partitions, whole(err, out.Incomplete)
 }
 
 // Raw returns the body of a GET as it came: for output as JSON that leaves nothing out.

@@ -69,13 +69,14 @@ func (c *Client) GetStream(ctx context.Context, name string) (Stream, error) {
 	return out, err
 }
 
-// ListStreams returns all streams.
+// ListStreams returns all streams. Of a list that is not whole the error is *Incomplete.
 func (c *Client) ListStreams(ctx context.Context) ([]Stream, error) {
 	var out struct {
-		Streams []Stream `json:"streams"`
+		Streams    []Stream `json:"streams"`
+		Incomplete string   `json:"incomplete"`
 	}
 	_, err := c.do(ctx, request{method: http.MethodGet, path: "/v1/streams", repeat: true}, &out)
-	return out.Streams, err
+	return out.Streams, whole(err, out.Incomplete)
 }
 
 // AlterStream merges patch into the stream's settings; version, where not 0, must be the stream's.
