@@ -208,12 +208,26 @@ func (t *Tally) solve(most, total float64, sum func(float64) float64) float64 {
 }
 
 // Replicas is Ring.Replicas with a view to what members hold: what is missing goes to those with the most room below their share, and
-// where more are current than are wanted those above their share go first. Members that nothing is known of get nothing new.
-func (t *Tally) Replicas(g GroupID, n int, current []NodeID) []NodeID {
+// where more are current than are wanted those above their share go first. Members that nothing is known of get nothing new, nor do those to
+// avoid while others can take it.
+func (t *Tally) Replicas(g GroupID, n int, current []NodeID, avoid ...NodeID) []NodeID {
+	out := t.replicas(g, n, current, t.r.indexes(avoid))
+	if len(out) >= n || len(avoid) == 0 {
+		return out
+	}
+	for _, id := range t.replicas(g, len(t.r.members), out, nil) {
+		if len(out) < n && !slices.Contains(out, id) {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+func (t *Tally) replicas(g GroupID, n int, current []NodeID, avoid map[int32]bool) []NodeID {
 	return t.r.replicas(g, n, current, func(c candidate) (int, float64, bool) {
 		over := t.over(c.member)
 		switch {
-		case !t.takes(c.member):
+		case !t.takes(c.member), avoid[c.member]:
 			return 0, c.score, false
 		case c.current && over <= slack:
 			return 0, c.score, true

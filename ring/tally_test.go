@@ -285,6 +285,17 @@ func TestTallyIsTotal(t *testing.T) {
 		if len(got) > 0 && !slices.Equal(tally.Replicas(g, n, got), got) {
 			t.Fatal("proposing again moves copies")
 		}
+		avoid := anyCurrent(nil).Draw(t, "avoid")
+		kept := slices.DeleteFunc(slices.Clone(got), func(id NodeID) bool { return slices.Contains(avoid, id) })
+		holders := tally.Replicas(g, n, kept, avoid...)
+		if without := tally.Replicas(g, len(tally.Ring().Members()), kept); slices.ContainsFunc(holders, func(id NodeID) bool {
+			return slices.Contains(avoid, id)
+		}) && slices.ContainsFunc(without, func(id NodeID) bool { return !slices.Contains(avoid, id) && !slices.Contains(holders, id) }) {
+			t.Fatalf("%v are to hold a group, %v avoided, although others of %v could", holders, avoid, without)
+		}
+		if could := tally.Replicas(g, n, kept); len(holders) != len(could) {
+			t.Fatalf("%v are to hold a group, %v avoided, where %v could", holders, avoid, could)
+		}
 		for _, nodes := range tally.Place([]GroupID{g, testGroup(1001)}, n) {
 			for _, id := range nodes {
 				if m, ok := tally.Ring().Member(id); !ok || !m.taking() {
