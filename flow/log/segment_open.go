@@ -77,7 +77,7 @@ func listSegments(dir string) ([]uint64, error) {
 	}
 	var bases []uint64
 	for _, e := range list {
-		if digits, ok := strings.CutSuffix(e.Name(), segmentSuffix); ok && len(digits) == 20 {
+		if digits, ok := strings.CutSuffix(e.Name(), SegmentSuffix); ok && len(digits) == 20 {
 			if base, err := strconv.ParseUint(digits, 10, 64); err == nil {
 				bases = append(bases, base)
 			}

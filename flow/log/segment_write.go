@@ -10,10 +10,11 @@ import (
 	"github.com/skeinmesh/skein/transport/wire"
 )
 
-const segmentSuffix = ".seg"
+// SegmentSuffix ends the names of segment files.
+const SegmentSuffix = ".seg"
 
 func segmentPath(dir string, base uint64) string {
-	return filepath.Join(dir, fmt.Sprintf("%020d%s", base, segmentSuffix))
+	return filepath.Join(dir, fmt.Sprintf("%020d%s", base, SegmentSuffix))
 }
 
 // Append writes a batch at the end, which must be m.Base, and makes it readable. It hands the bytes to the OS and syncs nothing. m is

@@ -358,3 +358,34 @@ func TestManyBatchesAreFetchedBeforeTheState(t *testing.T) {
 		t.Error("the replicas differ")
 	}
 }
+
+func TestFilesOfAClosedPartitionAreSetAsideTheFirstOnes(t *testing.T) {
+	cfg := Config{Dir: t.TempDir()}
+	dir := filepath.Join(cfg.Dir, testGroup.String())
+	for _, content := range []string{"", "first", "", "second"} {
+		gen := filepath.Join(dir, "00000000")
+		if err := os.MkdirAll(gen, 0o750); err != nil {
+			t.Fatal(err)
+		}
+		if content != "" {
+			if err := os.WriteFile(filepath.Join(gen, "00000000000000000000"+log.SegmentSuffix), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 2 {
+			if err := SetAside(cfg, testGroup); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := os.Stat(dir); !os.IsNotExist(err) {
+			t.Fatalf("a later replica finds files: %v", err)
+		}
+	}
+	kept, err := filepath.Glob(filepath.Join(cfg.Dir, quarantineName, "*", "*", "*"))
+	if err != nil || len(kept) != 1 {
+		t.Fatalf("kept are %v (%v)", kept, err)
+	}
+	if raw, err := os.ReadFile(kept[0]); err != nil || string(raw) != "first" {
+		t.Fatalf("kept is %q (%v)", raw, err)
+	}
+}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/skeinmesh/skein/flow/batch"
 	"github.com/skeinmesh/skein/flow/log"
+	"github.com/skeinmesh/skein/ring"
 )
 
 // staging are batches that were fetched and are not part of the partition yet: what the next fetch goes on from, from whichever replica,
@@ -156,6 +157,22 @@ func (p *Partition) removeDir(dir string) error {
 		dst = name + "." + strconv.Itoa(i)
 	}
 	p.log.Info("set damaged segments aside", "dir", dst)
+	return log.SetAside(dir, dst)
+}
+
+// SetAside moves the files of a partition that is closed for good to the quarantine, so that a later replica finds none of them. Of each
+// partition the first ones are kept: one that is closed again and again does not fill the disk. Doing it again changes nothing.
+func SetAside(cfg Config, group ring.GroupID) error {
+	cfg = cfg.withDefaults()
+	dir, dst := filepath.Join(cfg.Dir, group.String()), filepath.Join(cfg.Dir, quarantineName, group.String()+"-closed")
+	files, err := filepath.Glob(filepath.Join(dir, "*", "*"+log.SegmentSuffix))
+	if err != nil {
+		return err
+	}
+	if _, err := os.Lstat(dst); len(files) == 0 || err == nil {
+		return os.RemoveAll(dir)
+	}
+	cfg.Logger.Info("set the files of a closed partition aside", "group", group.String(), "dir", dst)
 	return log.SetAside(dir, dst)
 }
 
