@@ -141,10 +141,12 @@ func (d directory) Place(groups []ring.GroupID, n int) [][]ring.NodeID {
 // placement leaves every group where it is.
 type placement struct{ m *mesh }
 
-func (placement) Desired(_ ring.GroupID, _ int, current []ring.NodeID) []ring.NodeID { return current }
-func (placement) Takes(ring.NodeID) bool                                             { return true }
-func (placement) Leaving(ring.NodeID) bool                                           { return false }
-func (placement) Declined(ring.NodeID)                                               {}
+func (placement) Desired(_ ring.GroupID, _ int, current, _ []ring.NodeID) []ring.NodeID {
+	return current
+}
+func (placement) Takes(ring.NodeID) bool   { return true }
+func (placement) Leaving(ring.NodeID) bool { return false }
+func (placement) Declined(ring.NodeID)     {}
 func (placement) Relief(ring.GroupID, []ring.NodeID) (from, to ring.NodeID, ok bool) {
 	return from, to, false
 }

@@ -254,12 +254,13 @@ func (n *Node) openDisk() (err error) {
 func (n *Node) openHost() (err error) {
 	cfg := replica.DefaultConfig()
 	cfg.Self, cfg.Journal, cfg.Store = n.data.id.NodeID, n.journal, n.store
+	parts := partition.Config{Dir: filepath.Join(n.data.path, "partitions"), Store: n.store,
+		Logger: n.log, Metrics: partition.NewMetrics(n.registry), Limit: partition.NewNodeLimit(identityLimit),
+		Segments: log.SegmentConfig{Tails: log.NewTailBudget(tailBytes)}}
 	cfg.Factories = map[replica.GroupKind]replica.Factory{
-		replica.KindCatalog: catalog.NewFactory(n.store),
-		replica.KindPartition: partition.NewFactory(partition.Config{Dir: filepath.Join(n.data.path, "partitions"), Store: n.store,
-			Logger: n.log, Metrics: partition.NewMetrics(n.registry), Limit: partition.NewNodeLimit(identityLimit),
-			Segments: log.SegmentConfig{Tails: log.NewTailBudget(tailBytes)}}),
-	}
+		replica.KindCatalog: catalog.NewFactory(n.store), replica.KindPartition: partition.NewFactory(parts)}
+	cfg.SetAside = func(b replica.Birth) error { return partition.SetAside(parts, b.Group) } // the catalog has no files
+	cfg.ReplaceAfter = func() time.Duration { return n.placementRules().replaceAfter }
 	cfg.Sender, cfg.Caller, cfg.Placement = raftSender{n.peers}, n.peers, n.dir
 	cfg.WantReplicas, cfg.Describe = wantReplicas, n.describe
 	cfg.OwnerHint = func(g ring.GroupID) ring.NodeID { owner, _, _ := n.dir.Owner(g); return owner }

@@ -51,8 +51,9 @@ const (
 )
 
 // Desired proposes where a group should live, keeping what it has. Nodes that drain, and those that are lost, are not among them. One that
-// gossip does not know (its death may be older than this node's memory) is lost once it was missed for long enough.
-func (d *directory) Desired(g ring.GroupID, want int, current []ring.NodeID) []ring.NodeID {
+// gossip does not know (its death may be older than this node's memory) is lost once it was missed for long enough. Those to avoid are there
+// only where no others can be.
+func (d *directory) Desired(g ring.GroupID, want int, current, avoid []ring.NodeID) []ring.NodeID {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := d.now()
@@ -64,7 +65,7 @@ func (d *directory) Desired(g ring.GroupID, want int, current []ring.NodeID) []r
 		}
 	}
 	awaited = awaited[:min(len(awaited), max(want, 0))]
-	return append(tally.Replicas(g, want-len(awaited), current), awaited...)
+	return append(tally.Replicas(g, want-len(awaited), current, avoid...), awaited...)
 }
 
 // Place proposes n nodes for each of several new groups, the proposed owner first. It counts what it proposed a moment ago, for the nodes'

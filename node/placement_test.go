@@ -72,7 +72,7 @@ func (s *sky) wants(what string, nodes ...int) {
 	for _, i := range nodes {
 		want = append(want, s.ids[i])
 	}
-	got := s.Desired(ring.GroupID{9}, 3, s.ids[:3])
+	got := s.Desired(ring.GroupID{9}, 3, s.ids[:3], nil)
 	slices.SortFunc(got, ring.NodeID.Compare)
 	if !slices.Equal(got, want) {
 		s.t.Errorf("%s: the group should live on %v, not on %v", what, want, got)
@@ -99,6 +99,18 @@ func TestDeadNodeIsReplacedAfterAWhileAndNeverOnSuspicion(t *testing.T) {
 	s.wants("replace_after was lowered", 0, 1, 3)
 }
 
+func TestNodeToAvoidGetsACopyOnlyWhereNoOtherCan(t *testing.T) {
+	for _, c := range []struct {
+		nodes, third int // where the third copy is to be
+	}{{4, 3}, {3, 2}} {
+		s := newSky(t, c.nodes)
+		got := s.Desired(ring.GroupID{9}, 3, s.ids[:2], s.ids[2:3])
+		if want := []ring.NodeID{s.ids[0], s.ids[1], s.ids[c.third]}; !sameNodes(got, want) {
+			t.Errorf("of %d nodes: %v, want %v", c.nodes, got, want)
+		}
+	}
+}
+
 // TestNodeThatLeftIsReplacedLikeADeadOne, from when it left; while it stops it keeps what it has and gets nothing.
 func TestNodeThatLeftIsReplacedLikeADeadOne(t *testing.T) {
 	s := newSky(t, 4)
@@ -119,15 +131,15 @@ func TestNodeThatNobodyKnowsIsReplaced(t *testing.T) {
 	s := newSky(t, 4)
 	stranger := ring.NodeID{77}
 	current := []ring.NodeID{s.ids[0], s.ids[1], stranger}
-	if got := s.Desired(ring.GroupID{9}, 3, current); !slices.Contains(got, stranger) || len(got) != 3 {
+	if got := s.Desired(ring.GroupID{9}, 3, current, nil); !slices.Contains(got, stranger) || len(got) != 3 {
 		t.Errorf("a node that was missed just now: %v", got)
 	}
 	s.pass(4 * time.Minute)
-	if got := s.Desired(ring.GroupID{9}, 3, current); !slices.Contains(got, stranger) {
+	if got := s.Desired(ring.GroupID{9}, 3, current, nil); !slices.Contains(got, stranger) {
 		t.Errorf("missed for four minutes: %v", got)
 	}
 	s.pass(time.Minute)
-	if got := s.Desired(ring.GroupID{9}, 3, current); slices.Contains(got, stranger) || len(got) != 3 {
+	if got := s.Desired(ring.GroupID{9}, 3, current, nil); slices.Contains(got, stranger) || len(got) != 3 {
 		t.Errorf("missed for five minutes: %v", got)
 	}
 
@@ -201,7 +213,7 @@ func TestStarvedNodeMovesNothing(t *testing.T) {
 			if from, to, ok := s.Relief(ring.GroupID{g}, current); ok {
 				t.Fatalf("minute %d: a copy is to go from %v to %v", minute, from, to)
 			}
-			if got := s.Desired(ring.GroupID{g}, 3, current); !sameNodes(got, current) {
+			if got := s.Desired(ring.GroupID{g}, 3, current, nil); !sameNodes(got, current) {
 				t.Fatalf("minute %d: a group is to live on %v and not on %v", minute, got, current)
 			}
 		}

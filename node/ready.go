@@ -49,25 +49,32 @@ func (p meshPages) Readiness(context.Context) []api.Check {
 	return append(out, p.service(), p.copies(), p.damage())
 }
 
-// damage tells which replicas here wait for bytes of others. It informs, as copies does: the node serves what is sound, and all else from
-// other nodes.
+// damage tells which replicas here wait for bytes of others, and which are closed for good. It informs, as copies does: the node serves what
+// is sound, and all else from other nodes.
 func (p meshPages) damage() api.Check {
-	c := api.Check{Name: "damage", OK: true}
-	hurt := 0
+	var hurt, closed []string
 	for _, g := range p.n.host.Groups() {
-		st := g.Status()
-		if st.Damage == nil {
-			continue
-		}
-		if hurt++; hurt == 1 {
+		if st := g.Status(); st.Damage != nil {
 			stream, id := p.n.nameOf(g, st)
-			c.Detail = fmt.Sprintf("%s partition %d: %v", stream, id, st.Damage)
+			hurt = append(hurt, fmt.Sprintf("%s partition %d: %v", stream, id, st.Damage))
 		}
 	}
-	if hurt > 0 {
-		c.Detail = fmt.Sprintf("%d damaged replicas here vote, and wait for their bytes from other nodes: %s", hurt, c.Detail)
+	for _, b := range p.n.host.Closed() {
+		if b.Why != nil {
+			stream, id := p.n.nameOf(nil, replica.Status{Group: b.Group, Kind: b.Kind, Spec: b.Spec})
+			closed = append(closed, fmt.Sprintf("%s partition %d: %v", stream, id, b.Why))
+		}
 	}
-	return c
+	var told []string
+	if n := len(hurt); n > 0 {
+		told = append(told, fmt.Sprintf("%d damaged replicas here vote, and wait for their bytes from other nodes: %s", n, hurt[0]))
+	}
+	if n := len(closed); n > 0 {
+		slices.Sort(closed)
+		told = append(told, fmt.Sprintf("%d replicas here are closed for good, and replaced after replace_after (%s) unless a restart of this node brings "+
+			"them back: %s", n, p.n.placementRules().replaceAfter, strings.Join(closed[:min(n, maxTold)], "; ")))
+	}
+	return api.Check{Name: "damage", OK: true, Detail: strings.Join(told, "; ")}
 }
 
 // maxTold is how many partitions a check tells of one by one.

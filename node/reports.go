@@ -166,6 +166,9 @@ func (n *Node) report(g *replica.Group, st replica.Status) ops.Report {
 		c := ops.Copy{ID: m.ID, Node: m.Node, Learner: m.Learner, Match: st.Commit}
 		if st.Role == replica.RoleOwner {
 			c.Match, c.Silent = st.Match[m.ID], m.ID != st.Self && !st.Active[m.ID]
+			if at, ok := st.Closed[m.ID]; ok {
+				c.Closed = at.Unix()
+			}
 		}
 		rep.Members = append(rep.Members, c)
 	}

@@ -105,8 +105,8 @@ type Caller interface {
 // Placement proposes where a group should live. Safe for concurrent use, pure reading, cheap.
 type Placement interface {
 	// Desired returns the nodes that should hold the group, the proposed owner first; none that hands away what it holds, or is
-	// gone for good. current is what it has now.
-	Desired(g ring.GroupID, want int, current []ring.NodeID) []ring.NodeID
+	// gone for good. current is what it has now. Those to avoid, of which current has none, are there only where no others can be.
+	Desired(g ring.GroupID, want int, current, avoid []ring.NodeID) []ring.NodeID
 	// Alive reports whether gossip holds the node for alive.
 	Alive(n ring.NodeID) bool
 	// Takes reports whether something new may go to the node: it is alive, neither cordoned nor leaving.
@@ -160,6 +160,8 @@ type Status struct {
 	Match map[ring.ReplicaID]uint64
 	// Active tells which members answered within the last election timeout; only on the owner.
 	Active map[ring.ReplicaID]bool
+	// Closed is since when members' replicas are closed for good, as their nodes told the owner; only on the owner.
+	Closed map[ring.ReplicaID]time.Time
 	// Want is how many copies the group wants, and Wanted where they should be, as of the owner's last look; only on the owner.
 	Want   int
 	Wanted []ring.NodeID

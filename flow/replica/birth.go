@@ -98,6 +98,8 @@ func (h *Host) Create(ctx context.Context, b Birth) error {
 	if err != nil {
 		if log.IsDiskFull(err) {
 			h.reopenLater(b) // it is born: who asks again is told of a conflict
+		} else if wire.KindOf(err) != wire.KindClosed {
+			h.closeForGood(b, err)
 		}
 		return err
 	}
@@ -110,6 +112,7 @@ func (h *Host) Create(ctx context.Context, b Birth) error {
 
 func (h *Host) start(g *Group) error {
 	g.inbox.signal()
+	h.notForGood(g.id)
 	if h.register(g) {
 		return nil
 	}
@@ -326,9 +329,8 @@ func (h *Host) recoverOne(gs log.GroupState) error {
 	g, err := h.open(b, gs)
 	if wire.KindOf(err) == wire.KindCorrupt {
 		// One damaged replica must not keep the others down; nothing of it is deleted.
-		h.metrics.damaged.Inc()
 		h.cfg.Journal.Release(gs.Group, gs.Last) // it would hold the files of all groups
-		h.logOf(b).Error("replica is damaged and stays closed", "err", err)
+		h.closeForGood(b, err)
 		return nil
 	}
 	if err != nil {
@@ -380,7 +382,11 @@ func (h *Host) remove(id ring.GroupID) error {
 	if err := h.writeSync(log.Write{Group: id, Tombstone: uint64(b.Self)}); err != nil {
 		return err
 	}
-	return h.finishRemoval(id)
+	if err := h.finishRemoval(id); err != nil {
+		return err
+	}
+	h.notForGood(id)
+	return nil
 }
 
 // finishRemoval removes what the store and the state machine still hold of a removed group. The birth record in the store
@@ -395,11 +401,20 @@ func (h *Host) finishRemoval(id ring.GroupID) error {
 		return wire.Errorf(wire.KindCorrupt, "", "group %s: birth record in the store is damaged", id)
 	}
 	batch := h.cfg.Store.NewBatch()
-	if sm, err := h.factory(b); err != nil {
+	why := h.whyClosed(b)
+	var sm StateMachine
+	if why == nil {
+		sm, why = h.factory(b)
+	}
+	if why != nil {
 		// Half of it may be gone since an earlier attempt; what the state machine cannot open it cannot remove either.
-		h.logOf(b).Warn("removed replica could not be opened; dropping its small state", "err", err)
-	} else if err := sm.Destroy(batch); err != nil {
-		return fmt.Errorf("destroy state of group %s: %w", id, err)
+		h.logOf(b).Warn("removed replica was closed for good, or cannot be opened: its files are set aside", "err", why)
+		err = h.setAside(b)
+	} else {
+		err = sm.Destroy(batch)
+	}
+	if err != nil {
+		return fmt.Errorf("remove files of group %s: %w", id, err)
 	}
 	dropKeys(batch, id)
 	return batch.Commit()

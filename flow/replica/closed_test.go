@@ -3,10 +3,175 @@ package replica
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/skeinmesh/skein/flow/log"
+	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/testnet/virtual"
 )
+
+var errBadLuck = errors.New("bad luck")
+
+// closeForGood has the replica of a group on a node stop with an error that does not pass, and the group go on.
+func (m *mesh) closeForGood(n int, g ring.GroupID, next string) {
+	m.t.Helper()
+	gr := m.group(n, g)
+	gr.post(func() { gr.sm.(*recorder).fail = func(log.Entry) error { return errBadLuck } })
+	m.propose(g, next)
+	<-gr.Done()
+	if c := m.nodes[n].host.Closed(); len(c) != 1 || c[0].Self != gr.birth.Self || !errors.Is(c[0].Why, errBadLuck) {
+		m.t.Fatalf("closed are %+v", c)
+	}
+}
+
+// another is a node that does not own the group.
+func (m *mesh) another(g ring.GroupID) int { return (m.nodeOf(m.owner(g)).i + 1) % 3 }
+
+// closedFor is for how long the owner was told that the replica on a node is closed for good; 0: it was not.
+func (m *mesh) closedFor(g ring.GroupID, id ring.ReplicaID) time.Duration {
+	if at, ok := m.owner(g).Status().Closed[id]; ok {
+		return max(time.Since(at), 1)
+	}
+	return 0
+}
+
+const replaceAfter = 5 * time.Minute
+
+func TestReplicaThatIsClosedForGoodIsReplacedOnAnotherNode(t *testing.T) {
+	inMesh(t, 4, func(m *mesh) {
+		g := m.foundOnThree()
+		n := m.another(g)
+		id := m.group(n, g).birth.Self
+		m.closeForGood(n, g, "b")
+		m.await("that the owner knows", func() bool { return m.closedFor(g, id) > 0 })
+		virtual.Sleep(replaceAfter - time.Minute)
+		if on := m.on(g); len(on) != 3 || !on[n] {
+			t.Fatalf("replaced before a restart could bring it back: %v", on)
+		}
+		m.propose(g, "c")
+		virtual.Sleep(time.Minute)
+		left := slices.DeleteFunc([]int{0, 1, 2, 3}, func(i int) bool { return i == n })
+		m.awaitMembers(g, 3, left...)
+		m.await("its end", func() bool { return len(m.nodes[n].host.Closed()) == 0 })
+		m.propose(g, "d")
+		if got := m.converge(g, left...); !slices.Equal(got, []string{"a", "b", "c", "d"}) {
+			t.Fatalf("got %v", got)
+		}
+		if m.nodes[n].aside != 1 || len(m.owner(g).Status().Closed) > 0 {
+			t.Fatalf("%d set aside, closed are %v", m.nodes[n].aside, m.owner(g).Status().Closed)
+		}
+	})
+}
+
+func TestReplicaThatIsClosedForGoodComesAnewOnItsNodeWhereNoOtherIs(t *testing.T) {
+	for _, nodes := range []int{2, 3} { // of two it is the learner
+		inMesh(t, nodes, func(m *mesh) {
+			g := testGroup(1)
+			m.found(g, 0)
+			m.propose(g, "a")
+			votes := TargetVoters(nodes)
+			all := []int{0, 1, 2}[:nodes]
+			m.awaitMembers(g, votes, all...)
+			m.converge(g, all...)
+			n := (m.nodeOf(m.owner(g)).i + 1) % nodes
+			id := m.group(n, g).birth.Self
+			m.closeForGood(n, g, "b")
+			virtual.Sleep(replaceAfter + 20*time.Second)
+			m.awaitMembers(g, votes, all...)
+			m.await("the new replica", func() bool { gr := m.group(n, g); return gr != nil && gr.birth.Self > id })
+			m.propose(g, "c")
+			if got := m.converge(g, all...); !slices.Equal(got, []string{"a", "b", "c"}) {
+				t.Fatalf("got %v", got)
+			}
+			if m.nodes[n].aside != 1 {
+				t.Fatalf("%d set aside", m.nodes[n].aside)
+			}
+		})
+	}
+}
+
+func TestReplicaThatARestartBringsBackInTimeIsNotReplaced(t *testing.T) {
+	inMesh(t, 4, func(m *mesh) {
+		g := m.foundOnThree()
+		n := m.another(g)
+		id := m.group(n, g).birth.Self
+		m.closeForGood(n, g, "b")
+		virtual.Sleep(replaceAfter - time.Minute)
+		m.nodes[n].stop()
+		m.nodes[n].start()
+		m.converge(g, 0, 1, 2)
+		virtual.Sleep(2 * replaceAfter)
+		if gr := m.group(n, g); gr == nil || gr.birth.Self != id || m.closedFor(g, id) > 0 {
+			t.Fatalf("replaced: %v", m.on(g))
+		}
+	})
+}
+
+// What a node says counts for its own replica alone, and not while the replica is heard of.
+func TestReplicaIsNotClosedByWhatOthersSay(t *testing.T) {
+	inMesh(t, 4, func(m *mesh) {
+		g := m.foundOnThree()
+		n := m.another(g)
+		id, owner := m.group(n, g).birth.Self, m.owner(g)
+		for range 40 {
+			for _, from := range []int{n, 3} {
+				say := encodeRemoval(removal{Op: removalClosed, Group: g, Replica: id})
+				if _, err := owner.h.HandleRemoval(context.Background(), m.nodes[from].id, say); err != nil {
+					t.Fatal(err)
+				}
+			}
+			virtual.Sleep(10 * time.Second)
+		}
+		m.propose(g, "b")
+		if gr := m.group(n, g); gr == nil || gr.birth.Self != id {
+			t.Fatalf("replaced: %v", m.on(g))
+		}
+	})
+}
+
+func TestNodeOfAnOlderVersionIsAskedAboutAClosedReplicaAsBefore(t *testing.T) {
+	inMesh(t, 4, func(m *mesh) {
+		g := m.foundOnThree()
+		n := m.another(g)
+		for i, nd := range m.nodes {
+			nd.old = i != n
+		}
+		m.closeForGood(n, g, "b")
+		virtual.Sleep(2 * replaceAfter)
+		if on := m.on(g); !on[n] {
+			t.Fatalf("replaced by an owner that was not told: %v", on)
+		}
+		owner := m.owner(g)
+		m.set(m.drained, n, true)
+		m.await("its replacement", func() bool { return !m.on(g)[n] })
+		if err := owner.ask(context.Background(), "test", func() error { owner.plan.gone = nil; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		m.await("its end", func() bool { return len(m.nodes[n].host.Closed()) == 0 })
+	})
+}
+
+func TestLearnerThatCannotBeOpenedAtItsBirthIsTriedAgainUnderANewID(t *testing.T) {
+	inMesh(t, 4, func(m *mesh) {
+		g := m.foundOnThree()
+		host := m.nodes[3].host
+		open, failures := host.cfg.Factories[KindPartition], 0
+		host.cfg.Factories[KindPartition] = func(b Birth, prefix []byte) (StateMachine, error) {
+			if failures++; failures == 1 {
+				return nil, errBadLuck
+			}
+			return open(b, prefix)
+		}
+		n := m.another(g)
+		m.set(m.drained, n, true)
+		m.awaitMembers(g, 3, slices.DeleteFunc([]int{0, 1, 2, 3}, func(i int) bool { return i == n })...)
+		if failures < 2 || len(host.Closed()) > 0 || m.group(3, g).birth.Self < 5 {
+			t.Fatalf("opened %d times, closed are %v", failures, host.Closed())
+		}
+	})
+}
 
 // What does not run is held all the same: until it was removed a node is not empty. It is told by the owner, and asks where nobody tells it.
 func TestReplicaThatIsClosedIsHeldUntilItsGroupLetItGo(t *testing.T) {

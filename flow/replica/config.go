@@ -86,6 +86,12 @@ type Config struct {
 	MoveTimeout time.Duration
 	// AskAfter is how long a replica hears of no owner before it asks whether it is a member still. Default 10 s.
 	AskAfter time.Duration
+	// ReplaceAfter is how long a replica is closed for good on a node that is there, as its owner was told, before it is replaced.
+	// Safe for concurrent use, never blocks. Default 5 min.
+	ReplaceAfter func() time.Duration
+	// SetAside moves the bulk files of a removed replica that was closed for good, or that its factory cannot open, to where no later replica
+	// meets them; doing it again changes nothing. nil: there are none.
+	SetAside func(b Birth) error
 	// OwnerHint is who is believed to own a group, zero: nobody; nil: nobody knows. Safe for concurrent use, never blocks.
 	OwnerHint func(g ring.GroupID) ring.NodeID
 
@@ -107,6 +113,7 @@ func DefaultConfig() Config {
 		CheckpointInterval: 10 * time.Second, CheckpointBytes: 32 << 20, MaxSnapshots: 2, MaxFetches: 4,
 		PlanTicks: 5, PreferHome: true, HomeAfter: 30 * time.Second,
 		MaxArrivals: 4, MoveTimeout: time.Hour, AskAfter: 10 * time.Second,
+		ReplaceAfter: func() time.Duration { return 5 * time.Minute },
 	}
 }
 
@@ -144,6 +151,7 @@ func (c Config) Validate() error {
 	need(c.PlanTicks > 0, "PlanTicks must be above 0")
 	need(c.HomeAfter >= 0, "HomeAfter must not be negative")
 	need(c.MaxArrivals > 0, "MaxArrivals must be above 0")
+	need(c.ReplaceAfter != nil, "ReplaceAfter is required")
 	need(c.MoveTimeout > 0 && c.AskAfter > 0, "MoveTimeout and AskAfter must be above 0")
 	return errors.Join(errs...)
 }

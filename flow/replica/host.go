@@ -51,6 +51,9 @@ type Host struct {
 	closed bool
 	list   atomic.Pointer[[]*Group]
 
+	forGood   map[ring.GroupID]forGood // closed for good; under mu
+	closedNow chan struct{}            // one of them is to be told of at once
+
 	owns    atomic.Int64 // groups owned here
 	leaving atomic.Bool  // Leave was called
 
@@ -78,6 +81,7 @@ func NewHost(cfg Config) (*Host, error) {
 		ready: make(chan struct{}), stopped: make(chan struct{}), fatal: make(chan error, 1),
 		snapSlots: make(chan struct{}, cfg.MaxSnapshots), snapRooms: make(chan struct{}, cfg.MaxFetches), checkpointDue: make(chan struct{}, 1),
 		groups: map[ring.GroupID]*Group{}, busy: map[ring.GroupID]chan struct{}{}, rand: cfg.Rand,
+		forGood: map[ring.GroupID]forGood{}, closedNow: make(chan struct{}, 1),
 		watchers: map[int]func(Status){}, carries: map[ring.GroupID]carry{}, asked: map[ring.NodeID]time.Time{}}
 	if h.log == nil {
 		h.log = slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -217,13 +221,18 @@ func (h *Host) unregister(g *Group) {
 // groupFailed is told when a replica stopped on its own, its state machine closed. Errors of the journal, and a log that lost entries, end the
 // host: the disk cannot be trusted. A full disk passes.
 func (h *Host) groupFailed(g *Group, err error) {
+	lasting := !endsHost(err) && !log.IsDiskFull(err) && !errors.Is(err, errDamaged)
+	if lasting {
+		h.closeForGood(g.birth, err) // before anybody can remove it
+	}
 	h.unregister(g)
 	switch {
+	case lasting:
 	case endsHost(err):
 		h.fail(err)
 	case log.IsDiskFull(err):
 		h.reopenLater(g.birth)
-	case errors.Is(err, errDamaged):
+	default:
 		h.reopenDamaged(g.birth)
 	}
 }
@@ -277,9 +286,15 @@ func (h *Host) HandleBirth(ctx context.Context, from ring.NodeID, body []byte) (
 		return nil, &wire.Error{Kind: wire.KindNoCredit, Code: wire.CodeOverloaded, Op: "create replica", RetryAfter: time.Second,
 			Detail: "other replicas are on their way here"}
 	}
-	if err = h.Create(ctx, b); wire.KindOf(err) == wire.KindConflict && here {
+	if err = h.Create(ctx, b); wire.KindOf(err) == wire.KindConflict {
 		// What is here may have been removed from the group before this node heard of it.
-		h.askFate(ctx, old)
+		if here {
+			h.askFate(ctx, old)
+		} else if gs, known := h.cfg.Journal.Load(b.Group); known {
+			if c, ok := h.closedIn(gs); ok {
+				h.askClosedFate(ctx, c)
+			}
+		}
 		err = h.Create(ctx, b)
 	}
 	return nil, err

@@ -222,8 +222,8 @@ func (h *Host) reopenDamaged(b Birth) {
 		return
 	}
 	h.children.Go(func() {
-		if err := h.reopen(b); err != nil && wire.KindOf(err) != wire.KindClosed {
-			h.logOf(b).Error("replica cannot be opened again and stays closed", "err", err)
+		if log.IsDiskFull(h.reopen(b)) {
+			h.reopenLater(b)
 		}
 	})
 }

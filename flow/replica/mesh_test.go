@@ -55,6 +55,8 @@ type node struct {
 	ended   chan error
 	up      bool
 	failing func(log.Entry) error
+	aside   int  // replicas whose bulk was set aside
+	old     bool // of a version that knows no replicas that are closed for good
 
 	declined []ring.NodeID
 }
@@ -111,6 +113,13 @@ func (n *node) start() {
 		}
 		return r, nil
 	}}
+	cfg.SetAside = func(b Birth) error {
+		n.m.mu.Lock()
+		defer n.m.mu.Unlock()
+		n.aside++
+		delete(n.bulks, b.Group)
+		return nil
+	}
 	if n.m.tune != nil {
 		n.m.tune(&cfg)
 	}
@@ -265,6 +274,9 @@ func (n *node) Call(ctx context.Context, to ring.NodeID, _ wire.Class, m wire.Me
 	case wire.MethodBirth:
 		return d.host.HandleBirth(ctx, n.id, body)
 	case wire.MethodRemoval:
+		if r, _ := decodeRemoval(body); d.old && r.Op > removalAsked {
+			return nil, wire.Errorf(wire.KindInvalid, "", "unknown kind of removal %d", r.Op)
+		}
 		return d.host.HandleRemoval(ctx, n.id, body)
 	case wire.MethodReserve:
 		return d.host.HandleReserve(ctx, n.id, body)
@@ -283,7 +295,7 @@ func (n *node) Open(ctx context.Context, to ring.NodeID, _ wire.Class, m wire.Me
 }
 
 // Desired: every node of the mesh that may hold something, current members first.
-func (n *node) Desired(_ ring.GroupID, want int, current []ring.NodeID) []ring.NodeID {
+func (n *node) Desired(_ ring.GroupID, want int, current, avoid []ring.NodeID) []ring.NodeID {
 	if n.m.fixed {
 		return slices.Clone(current)
 	}
@@ -295,9 +307,11 @@ func (n *node) Desired(_ ring.GroupID, want int, current []ring.NodeID) []ring.N
 			out = append(out, id)
 		}
 	}
-	for _, d := range n.m.nodes {
-		if d.up && n.m.takesLocked(d.i) && !slices.Contains(out, d.id) && !slices.Contains(n.declined, d.id) {
-			out = append(out, d.id)
+	for _, shunned := range []bool{false, true} {
+		for _, d := range n.m.nodes {
+			if d.up && n.m.takesLocked(d.i) && !slices.Contains(out, d.id) && !slices.Contains(n.declined, d.id) && slices.Contains(avoid, d.id) == shunned {
+				out = append(out, d.id)
+			}
 		}
 	}
 	return out[:min(len(out), want)]

@@ -5,6 +5,7 @@ import "github.com/prometheus/client_golang/prometheus"
 type metrics struct {
 	groups          prometheus.Gauge
 	damaged         prometheus.Gauge
+	closed          prometheus.Gauge
 	owned           prometheus.Gauge
 	elections       prometheus.Counter // ownerships won
 	proposals       *prometheus.CounterVec
@@ -43,6 +44,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		groups:          gauge("groups", "Replicas running on this node."),
 		damaged:         gauge("damaged_groups", "Replicas that neither lead nor serve because their bytes on disk are damaged, until they have them from another one."),
+		closed:          gauge("closed_groups", "Replicas that stopped, or cannot be opened, and do not come back while the node runs; their groups replace them after replace_after."),
 		owned:           gauge("owned_groups", "Groups that this node owns."),
 		elections:       counter("elections_won_total", "Ownerships that this node won, by election or hand-over."),
 		proposals:       vec("proposals_total", "Proposals to groups owned here, by outcome.", "outcome"),
@@ -64,7 +66,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 	m.proposed = m.proposals.WithLabelValues("ok")
 	if reg != nil {
-		reg.MustRegister(m.groups, m.damaged, m.owned, m.elections, m.proposals, m.dropped, m.sent, m.applySeconds, m.appendSeconds,
+		reg.MustRegister(m.groups, m.damaged, m.closed, m.owned, m.elections, m.proposals, m.dropped, m.sent, m.applySeconds, m.appendSeconds,
 			m.appliedEntries, m.snapshots, m.snapshotBytes, m.snapshotRate, m.checkpoints, m.checkpointFails, m.steps, m.resting, m.roused, m.moves, m.removed)
 	}
 	return m

@@ -70,6 +70,7 @@ type PlanMember struct {
 	Leaving     bool // its node hands away what it owns
 	Refused     bool // did not take the ownership over when it was offered a short while ago
 	Dead        bool // its node is there and has it no more
+	Closed      bool // its node is there, and has said for long enough that it is closed for good
 	// Owned, Mean and High are what Placement.Owned says of its node.
 	Owned, Mean, High int
 }
@@ -122,7 +123,8 @@ func TargetVoters(copies int) int {
 //
 // It adds before it removes. Voters change in one joint change, to an odd number, and only to a set of which a majority is fit, while no
 // fewer copies than before (or than wanted) remain. The owner is never removed: where its node is to go it hands over first. An even
-// number, two, is passed through only where the one node that holds the only voter hands over to the only one that is left.
+// number is passed through only where the one node that holds the only voter hands over to the only one that is left, and where a copy that
+// is closed for good can be replaced on its own node only (renewClosed).
 func Plan(now time.Time, in PlanInput) Step {
 	switch {
 	case in.Joint, in.Pending:
@@ -137,7 +139,7 @@ func Plan(now time.Time, in PlanInput) Step {
 	if p.self.Leaving && !p.going() {
 		return p.rest() // it stops: the next owner sees to the members
 	}
-	for _, rule := range []func() (Step, bool){p.changeVoters, p.dropLearner, p.addLearner} {
+	for _, rule := range []func() (Step, bool){p.changeVoters, p.dropLearner, p.addLearner, p.renewClosed} {
 		if s, ok := rule(); ok {
 			return s
 		}
@@ -318,7 +320,8 @@ func (p *picture) size() int {
 }
 
 // pool lists who may be a voter, the best first: the owner, then the other voters that stay, those that are fit before those that are
-// not, then learners that have caught up. A voter that is away for a while is not replaced while its node is wanted.
+// not, then learners that have caught up, and voters that are closed for good last. A voter that is away for a while is not replaced while
+// its node is wanted.
 func (p *picture) pool() []PlanMember {
 	out := []PlanMember{p.self}
 	add := func(ok func(m PlanMember) bool) {
@@ -331,24 +334,48 @@ func (p *picture) pool() []PlanMember {
 		}
 	}
 	add(func(m PlanMember) bool { return !m.Learner && p.fit(m) })
-	add(func(m PlanMember) bool { return !m.Learner && !p.fit(m) })
+	add(func(m PlanMember) bool { return !m.Learner && !p.fit(m) && !m.Closed })
 	add(func(m PlanMember) bool { return m.Learner && p.fit(m) })
+	add(func(m PlanMember) bool { return !m.Learner && !p.fit(m) && m.Closed })
 	return out
 }
 
-// dropLearner removes learners that are not wanted once the wanted copies are there, and at once those that have nothing. One on a dead
-// node that no other can replace stays: it may come back with what it has.
+// dropLearner removes learners that are not wanted once the wanted copies are there, and at once those that have nothing or are closed for
+// good. One on a dead node that no other can replace stays: it may come back with what it has.
 func (p *picture) dropLearner() (Step, bool) {
 	s := Step{Kind: StepRemove, Reason: "learners that are not wanted any more go"}
 	for _, m := range p.Members {
-		if !m.Learner || m.ID == p.Self || (!m.Dead && (p.wants(m) || (p.short && !m.drains()))) {
+		useless := m.Dead || m.Closed
+		if !m.Learner || m.ID == p.Self || (!useless && (p.wants(m) || (p.short && !m.drains()))) {
 			continue
 		}
-		if m.Dead || p.fitWanted >= p.copies() || m.Match == 0 {
+		if useless || p.fitWanted >= p.copies() || m.Match == 0 {
 			s.Remove = append(s.Remove, m.ID)
 		}
 	}
 	return s, len(s.Remove) > 0
+}
+
+// renewClosed removes a voter that is closed for good and whose node is to hold a copy nevertheless, for no other can: a new replica comes
+// there once the old one is gone, for a node has one of a group. A majority of an odd number of voters is one of the even number below it
+// too, so those that work are needed as much as before, and no more. The next one waits for what comes in the place of the first.
+func (p *picture) renewClosed() (Step, bool) {
+	if p.fitVoters <= (p.voters-1)/2 || (p.voters%2 == 0 && p.coming()) {
+		return Step{}, false
+	}
+	for _, m := range p.Members {
+		if m.Closed && !m.Learner && m.ID != p.Self && p.wants(m) {
+			return Step{Kind: StepRemove, Node: m.Node, Remove: []ring.ReplicaID{m.ID},
+				Reason: "the copy there is closed for good, and no other node takes one: a new one comes in its place"}, true
+		}
+	}
+	return Step{}, false
+}
+
+// coming is true while a wanted copy is still on its way, or about to be.
+func (p *picture) coming() bool {
+	return slices.ContainsFunc(p.wanted, func(n ring.NodeID) bool { return !holds(p.Members, n) }) ||
+		slices.ContainsFunc(p.Members, func(m PlanMember) bool { return m.Learner && p.wants(m) && !p.fit(m) })
 }
 
 func (p *picture) addLearner() (Step, bool) {
@@ -374,7 +401,10 @@ func (p *picture) rest() Step {
 	}
 	for _, m := range p.Members {
 		if p.wants(m) && !p.fit(m) {
-			if m.Alive && m.Learner {
+			switch {
+			case m.Closed:
+				return Step{Node: m.Node, Reason: "the copy there is closed for good, and others are needed before it can be replaced"}
+			case m.Alive && m.Learner:
 				return Step{Node: m.Node, Reason: "the learner there is catching up"}
 			}
 			return Step{Node: m.Node, Reason: "the copy there is behind, or its node is away"}

@@ -31,6 +31,7 @@ func TestPlan(t *testing.T) {
 	leaving := func(m PlanMember) PlanMember { m.Leaving = true; return m }
 	refused := func(m PlanMember) PlanMember { m.Refused = true; return m }
 	dead := func(m PlanMember) PlanMember { m.Dead, m.Active = true, false; return m }
+	closed := func(m PlanMember) PlanMember { m.Closed, m.Active = true, false; return m }
 	owns := func(m PlanMember, n int) PlanMember { m.Owned = n; return m }
 	cases := []struct {
 		name           string
@@ -100,6 +101,32 @@ func TestPlan(t *testing.T) {
 			ms: []PlanMember{pm(1, false), leaving(pm(2, true)), behind(pm(3, true))}},
 		{name: "a lost learner that no node can replace may come back", want: 3, on: []byte{1}, ms: []PlanMember{pm(1, false), away(pm(2, true))}},
 		{name: "a learner that its node has no more goes", want: 3, on: []byte{1, 2}, ms: []PlanMember{pm(1, false), dead(pm(2, true))},
+			kind: StepRemove, remove: []ring.ReplicaID{2}},
+		{name: "a voter that is closed for good is made elsewhere first", want: 3, on: []byte{1, 2, 4},
+			ms: []PlanMember{pm(1, false), pm(2, false), closed(pm(3, false))}, kind: StepAddLearner, node: 4},
+		{name: "then both are swapped", want: 3, on: []byte{1, 2, 4},
+			ms:   []PlanMember{pm(1, false), pm(2, false), closed(pm(3, false)), pm(4, true)},
+			kind: StepSwap, ids: []ring.ReplicaID{4}, remove: []ring.ReplicaID{3}},
+		{name: "a learner that is there anyway takes its place", want: 4, on: []byte{1, 2, 4, 3},
+			ms:   []PlanMember{pm(1, false), pm(2, false), closed(pm(3, false)), pm(4, true)},
+			kind: StepSwap, ids: []ring.ReplicaID{4}, demote: []ring.ReplicaID{3}},
+		{name: "without a spare node it goes, to come anew", want: 3, on: []byte{1, 2, 3},
+			ms: []PlanMember{pm(1, false), pm(2, false), closed(pm(3, false))}, kind: StepRemove, node: 3, remove: []ring.ReplicaID{3}},
+		{name: "its node then gets a learner", want: 3, on: []byte{1, 2, 3}, ms: []PlanMember{pm(1, false), pm(2, false)}, kind: StepAddLearner, node: 3},
+		{name: "the two voters that are left wait for it", want: 3, on: []byte{1, 2, 4}, ms: []PlanMember{pm(1, false), pm(2, false), behind(pm(4, true))}},
+		{name: "it votes when it has caught up", want: 3, on: []byte{1, 2, 4}, ms: []PlanMember{pm(1, false), pm(2, false), pm(4, true)},
+			kind: StepPromote, ids: []ring.ReplicaID{4}},
+		{name: "it stays where those that work are no majority without it", want: 3, on: []byte{1, 2, 3},
+			ms: []PlanMember{pm(1, false), away(pm(2, false)), closed(pm(3, false))}},
+		{name: "of two one goes", want: 5, on: []byte{1, 2, 3, 4, 5},
+			ms:   []PlanMember{pm(1, false), pm(2, false), pm(3, false), closed(pm(4, false)), closed(pm(5, false))},
+			kind: StepRemove, remove: []ring.ReplicaID{4}},
+		{name: "and the other one waits for what comes in its place", want: 5, on: []byte{1, 2, 3, 5, 6},
+			ms: []PlanMember{pm(1, false), pm(2, false), pm(3, false), closed(pm(5, false)), behind(pm(6, true))}},
+		{name: "which makes the voters odd again", want: 5, on: []byte{1, 2, 3, 5, 6},
+			ms:   []PlanMember{pm(1, false), pm(2, false), pm(3, false), closed(pm(5, false)), pm(6, true)},
+			kind: StepPromote, ids: []ring.ReplicaID{6}},
+		{name: "a learner that is closed for good goes", want: 3, on: []byte{1, 2}, ms: []PlanMember{pm(1, false), closed(pm(2, true))},
 			kind: StepRemove, remove: []ring.ReplicaID{2}},
 		{name: "a lost learner is replaced", want: 2, on: []byte{1, 3},
 			ms: []PlanMember{pm(1, false), away(pm(2, true)), pm(3, true)}, kind: StepRemove, remove: []ring.ReplicaID{2}},

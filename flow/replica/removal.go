@@ -18,6 +18,8 @@ type removalOp uint8
 const (
 	removalTold  removalOp = 1 // the replica on this node was removed from its group
 	removalAsked removalOp = 2 // is the replica of the asking node still a member?
+	// removalClosed asks the same, of a replica that is closed for good there. Since wire.Version2; others call it invalid.
+	removalClosed removalOp = 3
 )
 
 // fate is the answer to removalAsked. The numbers travel between nodes: append only.
@@ -61,15 +63,19 @@ func (h *Host) HandleRemoval(ctx context.Context, from ring.NodeID, body []byte)
 	if err != nil || r.Group.IsZero() || r.Replica == 0 {
 		return nil, wire.Errorf(wire.KindInvalid, "", "malformed removal")
 	}
-	switch r.Op {
-	case removalTold:
+	switch {
+	case r.Op == removalTold:
 		return nil, h.removeReplica(ctx, r.Group, r.Replica, from)
-	case removalAsked:
+	case r.Op == removalAsked, r.Op == removalClosed && tellsClosed:
 		g, ok := h.Group(r.Group)
 		if !ok {
 			return []byte{byte(fateUnknown)}, nil
 		}
-		return []byte{byte(g.tellFate(ctx, r.Replica, from))}, nil
+		f := g.tellFate(ctx, r.Replica, from)
+		if r.Op == removalClosed && f == fateMember && g.status.Load().Ready {
+			g.post(func() { g.hearClosed(r.Replica) })
+		}
+		return []byte{byte(f)}, nil
 	}
 	return nil, wire.Errorf(wire.KindInvalid, "", "unknown kind of removal %d", r.Op)
 }
@@ -134,7 +140,7 @@ func (h *Host) removeReplica(ctx context.Context, group ring.GroupID, id ring.Re
 	h.grants.removed(group)
 	h.movesMu.Unlock()
 	h.metrics.removed.Inc()
-	h.log.Info("replica was removed from its group; its data here is gone", "group", group.String(), "replica", uint64(id), "peer", by.String())
+	h.log.Info("replica was removed from its group, and from this node", "group", group.String(), "replica", uint64(id), "peer", by.String())
 	return nil
 }
 
@@ -261,6 +267,8 @@ func (h *Host) askFates(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-t.C:
+		case <-h.closedNow:
+			looks = 0
 		}
 		now := time.Now()
 		known := make(map[ring.GroupID]asking, len(memory))
@@ -279,8 +287,8 @@ func (h *Host) askFates(ctx context.Context) {
 			known[g.id] = a
 		}
 		if looks%closedLooks == 0 {
-			for _, b := range h.Closed() {
-				work.Go(func() error { h.askFateOf(ctx, b, nil, func() bool { return false }); return nil })
+			for _, c := range h.Closed() {
+				work.Go(func() error { h.askClosedFate(ctx, c); return nil })
 			}
 		}
 		_ = work.Wait() // the functions return no error
@@ -301,29 +309,13 @@ func (g *Group) lonely(now time.Time) bool {
 	return now.Sub(seen) >= g.h.cfg.AskAfter
 }
 
-// Closed lists the replicas that were born here and do not run: damaged ones, and those that wait for disk space. What they hold counts
-// until they are removed.
-func (h *Host) Closed() (out []Birth) {
-	for _, gs := range h.cfg.Journal.Groups() {
-		if _, runs := h.Group(gs.Group); runs || gs.Birth == nil {
-			continue
-		}
-		b, err := decodeBirth(gs.Birth)
-		if err != nil {
-			b = Birth{Group: gs.Group} // nothing more is known of it, and it is there
-		}
-		out = append(out, b)
-	}
-	return out
-}
-
 func (h *Host) askFate(ctx context.Context, g *Group) {
-	h.askFateOf(ctx, g.birth, g.Status().Members, func() bool { return g.applied.Load() == 0 })
+	h.askFateOf(ctx, removalAsked, g.birth, g.Status().Members, func() bool { return g.applied.Load() == 0 })
 }
 
 // askFateOf asks one after the other of those that may know until one says that the replica was removed; or that it never was one of its
 // group, which counts where it has nothing.
-func (h *Host) askFateOf(ctx context.Context, b Birth, members []Member, empty func() bool) {
+func (h *Host) askFateOf(ctx context.Context, op removalOp, b Birth, members []Member, empty func() bool) {
 	var whom []ring.NodeID
 	add := func(n ring.NodeID) {
 		if !n.IsZero() && n != h.cfg.Self && !slices.Contains(whom, n) && h.cfg.Placement.Alive(n) {
@@ -337,14 +329,8 @@ func (h *Host) askFateOf(ctx context.Context, b Birth, members []Member, empty f
 		add(m.Node)
 	}
 	for _, n := range whom {
-		cctx, cancel := context.WithTimeout(ctx, callTimeout)
-		raw, err := h.cfg.Caller.Call(cctx, n, wire.ClassControl, wire.MethodRemoval,
-			encodeRemoval(removal{Op: removalAsked, Group: b.Group, Replica: b.Self}))
-		cancel()
-		if err != nil || len(raw) != 1 {
-			continue
-		}
-		if f := fate(raw[0]); f != fateRemoved && (f != fateNever || !empty()) {
+		f := h.fateBy(ctx, n, removal{Op: op, Group: b.Group, Replica: b.Self})
+		if f != fateRemoved && (f != fateNever || !empty()) {
 			continue
 		}
 		if err := h.removeReplica(ctx, b.Group, b.Self, n); err != nil {
@@ -352,4 +338,19 @@ func (h *Host) askFateOf(ctx context.Context, b Birth, members []Member, empty f
 		}
 		return
 	}
+}
+
+// fateBy is what one node says of a replica here. One of a version that knows no closed replicas is asked as it always was.
+func (h *Host) fateBy(ctx context.Context, n ring.NodeID, r removal) fate {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	raw, err := h.cfg.Caller.Call(ctx, n, wire.ClassControl, wire.MethodRemoval, encodeRemoval(r))
+	if r.Op == removalClosed && wire.KindOf(err) == wire.KindInvalid {
+		r.Op = removalAsked
+		raw, err = h.cfg.Caller.Call(ctx, n, wire.ClassControl, wire.MethodRemoval, encodeRemoval(r))
+	}
+	if err != nil || len(raw) != 1 {
+		return fateUnknown
+	}
+	return fate(raw[0])
 }

@@ -27,12 +27,7 @@ func (h *Host) reopenLater(b Birth) {
 				return
 			case <-t.C:
 			}
-			err := h.reopen(b)
-			switch {
-			case err == nil:
-				return
-			case !log.IsDiskFull(err) && wire.KindOf(err) != wire.KindClosed:
-				h.logOf(b).Error("replica cannot be opened again and stays closed", "err", err)
+			if err := h.reopen(b); !log.IsDiskFull(err) && wire.KindOf(err) != wire.KindClosed {
 				return
 			}
 		}
@@ -40,6 +35,7 @@ func (h *Host) reopenLater(b Birth) {
 }
 
 // reopen opens a stopped replica from what journal and store hold. nil also when it was removed, or replaced by a newer one, meanwhile.
+// One that cannot be opened, with space on the disk, is closed for good.
 func (h *Host) reopen(b Birth) error {
 	release, err := h.acquire(h.ctx, b.Group)
 	if err != nil {
@@ -66,6 +62,9 @@ func (h *Host) reopen(b Birth) error {
 	}
 	g, err := h.open(now, gs)
 	if err != nil {
+		if !log.IsDiskFull(err) {
+			h.closeForGood(now, err)
+		}
 		return err
 	}
 	g.wakeUp()

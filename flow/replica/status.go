@@ -75,6 +75,7 @@ func (g *Group) publish() {
 		for _, p := range g.progress {
 			s.Match[p.id], s.Active[p.id] = p.match, g.active(p.id)
 		}
+		s.Closed = g.closedSince()
 		s.Want, s.Wanted, s.Waits, s.Move = g.plan.want, g.plan.wanted, Waits{g.plan.waits.Node, g.plan.waits.Reason}, g.moveStatus()
 	case raft.StateCandidate, raft.StatePreCandidate:
 		s.Role = RoleCandidate

@@ -38,6 +38,8 @@ type planState struct {
 	born map[ring.ReplicaID]uint64 // tick at which a silent learner was noticed, or asked for last
 	dead []ring.ReplicaID          // learners that their nodes have no more
 
+	closed map[ring.ReplicaID]closedWord // members that are closed for good, as their nodes say
+
 	gone     []Member // removed, and not told yet
 	telling  bool
 	tellNext uint64
@@ -47,7 +49,7 @@ type planState struct {
 func (p *planState) reset() {
 	p.pending, p.failures, p.homeSince, p.next, p.confIndex, p.content = false, 0, time.Time{}, 0, 0, false
 	p.handing, p.refused, p.move, p.wanted, p.waits = 0, nil, nil, nil, Step{}
-	p.born, p.dead = nil, nil
+	p.born, p.dead, p.closed = nil, nil, nil
 }
 
 // lostOwnership ends what only an owner may be about. The next owner knows of a move if it was handed the group for it.
@@ -88,6 +90,7 @@ func (g *Group) planTick() {
 	g.leaveJoint()
 	now := time.Now()
 	g.tellGone()
+	g.dropClosed()
 	g.probeLearners()
 	g.tendMove(now)
 	in := g.planInput(now)
@@ -194,7 +197,7 @@ func (g *Group) planInput(now time.Time) PlanInput {
 	g.loadProgress()
 	for _, m := range members {
 		pm := PlanMember{Member: m, Active: g.active(m.ID), Alive: m.Node == g.h.cfg.Self || place.Alive(m.Node),
-			Leaving: place.Leaving(m.Node) || (m.Node == g.h.cfg.Self && g.h.leaving.Load()), Refused: g.ticks < p.refused[m.ID], Dead: slices.Contains(p.dead, m.ID)}
+			Leaving: place.Leaving(m.Node) || (m.Node == g.h.cfg.Self && g.h.leaving.Load()), Refused: g.ticks < p.refused[m.ID], Dead: slices.Contains(p.dead, m.ID), Closed: g.closedLong(m.ID)}
 		pm.Owned, pm.Mean, pm.High = g.h.ownedBy(now, m.Node)
 		for _, pr := range g.progress {
 			if pr.id == m.ID {
@@ -218,11 +221,14 @@ func (g *Group) planInput(now time.Time) PlanInput {
 }
 
 // desired asks where the copies should be. Voters that may stay are kept before learners, which are on their way in or out; the target
-// of a move is left out, for Plan puts it in the place of its source.
+// of a move is left out, for Plan puts it in the place of its source. Where a copy is closed for good none is wanted while another node
+// can take one.
 func (g *Group) desired(in PlanInput) []ring.NodeID {
-	var voters, learners []ring.NodeID
+	var voters, learners, closed []ring.NodeID
 	for _, m := range in.Members {
 		switch {
+		case m.Closed:
+			closed = append(closed, m.Node)
 		case in.Move != nil && m.Node == in.Move.To && holds(in.Members, in.Move.From):
 		case m.Learner:
 			learners = append(learners, m.Node)
@@ -230,12 +236,12 @@ func (g *Group) desired(in PlanInput) []ring.NodeID {
 			voters = append(voters, m.Node)
 		}
 	}
-	first := g.h.cfg.Placement.Desired(g.id, in.Want, voters)
+	first := g.h.cfg.Placement.Desired(g.id, in.Want, voters, closed)
 	kept := slices.DeleteFunc(voters, func(n ring.NodeID) bool { return !slices.Contains(first, n) })
 	if len(learners) == 0 || len(kept) >= in.Want {
 		return first
 	}
-	return g.h.cfg.Placement.Desired(g.id, in.Want, append(kept, learners...))
+	return g.h.cfg.Placement.Desired(g.id, in.Want, append(kept, learners...), closed)
 }
 
 // addLearner has the node create an empty replica, then names it in the configuration. Its id is never given out again by

@@ -34,12 +34,16 @@ func (i ids) world(text string) World {
 	return w
 }
 
-// report makes one of words such as "a b l:40" (a learner that has 40 of 1000).
+// report makes one of words such as "a b l:40 c!" (a learner that has 40 of 1000; one that is closed for good since a minute).
 func (i ids) report(want int, text string) Report {
 	r := Report{Want: want, Commit: 1000}
 	for _, word := range strings.Fields(text) {
+		word, closed := strings.CutSuffix(word, "!")
 		name, match, learner := strings.Cut(word, ":")
 		c := Copy{Node: i.of(name), Learner: learner, Match: 1000}
+		if closed {
+			c.Closed = start.Add(-time.Minute).Unix()
+		}
 		if learner {
 			c.Match = 0
 			for _, d := range match {
@@ -71,6 +75,8 @@ func TestLackingCopiesAreExplained(t *testing.T) {
 		{"a b", "a b:1000", 3, "too few nodes: 2 are there, 3 copies are wanted"},
 		{"a b c:cordoned d:draining", "a b", 3, "no node takes a further copy: c is cordoned, d is draining"},
 		{"a b c", "a b", 3, "a further copy is about to be placed"},
+		{"a b c", "a b c!", 3, "the copy on c is closed for good since 2026-05-04T03:01:01Z; it is replaced at 2026-05-04T03:06:01Z unless a restart of the node brings it back"},
+		{"a b c:gone d", "a b c!", 3, "c is gone since 2026-05-04T03:01:01Z; its copy is replaced at 2026-05-04T03:06:01Z unless it comes back"},
 		{"a b c:gone", "a b c", 3, "c is gone since 2026-05-04T03:01:01Z; its copy is replaced at 2026-05-04T03:06:01Z unless it comes back; too few nodes: 2 are there, 3 copies are wanted"},
 	} {
 		i := ids{}

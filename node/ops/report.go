@@ -32,6 +32,7 @@ type Copy struct {
 	Learner bool           `msgpack:"l,omitempty"`
 	Match   uint64         `msgpack:"m"`           // its acknowledged index
 	Silent  bool           `msgpack:"s,omitempty"` // did not answer within the last election timeout
+	Closed  int64          `msgpack:"x,omitempty"` // since when, in Unix seconds, its node says that it is closed for good; 0: it does not
 }
 
 // CaughtUp is how far behind the commit index a copy may be and still counts as one: what is in flight under load. It is what owners
@@ -103,11 +104,16 @@ func (w World) name(n ring.NodeID) string {
 
 func (n Node) takes() bool { return n.Here && !n.Cordoned && !n.Draining }
 
+// live reports whether a copy is there and caught up.
+func (w World) live(r Report, c Copy) bool {
+	return w.Nodes[c.Node].Here && c.Closed == 0 && r.Behind(c) == 0
+}
+
 // Live counts the copies that are there and caught up.
 func (w World) Live(r Report) int {
 	live := 0
 	for _, c := range r.Members {
-		if w.Nodes[c.Node].Here && r.Behind(c) == 0 {
+		if w.live(r, c) {
 			live++
 		}
 	}
@@ -129,6 +135,9 @@ func (w World) Lack(r Report) string {
 			why = append(why, fmt.Sprintf("node %s is not known any more; its copy is replaced", c.Node))
 		case !m.Here:
 			why = append(why, w.gone(m))
+		case c.Closed != 0:
+			why = append(why, w.closed(m, time.Unix(c.Closed, 0)))
+			coming++ // on its own node where no other takes one
 		case behind > 0:
 			why = append(why, fmt.Sprintf("the learner on %s is catching up: %d of %d", m.Name, c.Match, r.Commit))
 			coming++
@@ -160,6 +169,15 @@ func (w World) gone(m Node) string {
 		return fmt.Sprintf("%s is gone since %s; its copy is being replaced", m.Name, clock(m.Since))
 	}
 	return fmt.Sprintf("%s is gone since %s; its copy is replaced at %s unless it comes back", m.Name, clock(m.Since), clock(at))
+}
+
+// closed says what is waited for about a copy that is closed for good on a node that is there.
+func (w World) closed(m Node, since time.Time) string {
+	s := fmt.Sprintf("the copy on %s is closed for good since %s; it is ", m.Name, clock(since))
+	if at := since.Add(w.ReplaceAfter); at.After(w.Now) {
+		return s + fmt.Sprintf("replaced at %s unless a restart of the node brings it back", clock(at))
+	}
+	return s + "being replaced"
 }
 
 // clock is a moment in UTC to the second, for people.
@@ -198,7 +216,7 @@ func (w World) Mendable(r Report) bool {
 		return false
 	}
 	for _, c := range r.Members {
-		if !w.Nodes[c.Node].Here || r.Behind(c) > 0 {
+		if !w.live(r, c) {
 			return true
 		}
 	}
