@@ -259,24 +259,33 @@ func (o *operator) list() []ops.Operation {
 	return o.table.List()
 }
 
-// Operations gathers what all nodes keep.
-func (o *operator) Operations(ctx context.Context) (ops.List, error) {
+// Operations gathers a page of what all nodes keep. No more of it is held meanwhile than the page and what nodes just say.
+func (o *operator) Operations(ctx context.Context, page ops.Page) (ops.List, error) {
 	ctx, cancel := context.WithTimeout(ctx, listWait)
 	defer cancel()
-	out := ops.List{Operations: o.list(), Observer: o.n.cfg.Load().Name, AsOf: ops.At(time.Now())}
+	out := ops.List{Observer: o.n.cfg.Load().Name, AsOf: ops.At(time.Now())}
+	more := false
+	out.Operations, more = page.Of(o.list())
 	var mu sync.Mutex
 	o.eachPeer(func(m view.Member) {
-		ans, err := o.call(ctx, m.ID, opsQuestion{Op: opsList})
+		ans, err := o.call(ctx, m.ID, opsQuestion{Op: opsList, Page: page})
 		mu.Lock()
 		defer mu.Unlock()
 		if err != nil {
 			out.Silent = append(out.Silent, o.n.dir.Name(m.ID))
 			return
 		}
-		out.Operations = append(out.Operations, ans.Operations...)
+		var over bool
+		out.Operations, over = page.Of(append(out.Operations, ans.Operations...))
+		more = more || over || ans.More
 	})
 	slices.Sort(out.Silent)
-	slices.SortStableFunc(out.Operations, func(a, b ops.Operation) int { return int(b.Started - a.Started) })
+	if out.Operations == nil {
+		out.Operations = []ops.Operation{}
+	}
+	if n := len(out.Operations); more && n > 0 {
+		out.NextCursor = out.Operations[n-1].Place().String()
+	}
 	return out, nil
 }
 

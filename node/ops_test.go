@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -180,8 +181,23 @@ func TestATransferIsDoneByTheOwnerWhoeverIsAsked(t *testing.T) {
 		t.Errorf("%d %s", code, answer)
 	}
 	var list ops.List
-	if err := json.Unmarshal([]byte(m.must(asked, http.StatusOK, "GET", "/v1/operations", "")), &list); err != nil || len(list.Operations) < 3 || len(list.Silent) != 0 {
+	if err := json.Unmarshal([]byte(m.must(asked, http.StatusOK, "GET", "/v1/operations", "")), &list); err != nil || len(list.Operations) < 3 || len(list.Silent) != 0 || list.NextCursor != "" {
 		t.Errorf("%v: %+v", err, list)
+	}
+	// Page by page, from another node, it is the same list: each node gives its part.
+	var paged []string
+	for query := "?limit=1"; query != ""; {
+		var page ops.List
+		if err := json.Unmarshal([]byte(m.must(to, http.StatusOK, "GET", "/v1/operations"+query, "")), &page); err != nil || len(page.Operations) != 1 {
+			t.Fatalf("%v: %+v", err, page)
+		}
+		paged, query = append(paged, page.Operations[0].ID), ""
+		if page.NextCursor != "" {
+			query = "?limit=1&cursor=" + page.NextCursor
+		}
+	}
+	if !slices.EqualFunc(paged, list.Operations, func(id string, op ops.Operation) bool { return id == op.ID }) {
+		t.Errorf("by pages %v, at once %+v", paged, list.Operations)
 	}
 }
 

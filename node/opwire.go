@@ -14,7 +14,7 @@ type opsOp uint8
 const (
 	opsAsk     opsOp = 1 // carry out Request
 	opsGet     opsOp = 2 // the operation ID
-	opsList    opsOp = 3 // all operations kept there
+	opsList    opsOp = 3 // the operations kept there, of which Page
 	opsReports opsOp = 4 // the groups owned there, in order of their ids, behind After
 )
 
@@ -24,6 +24,7 @@ type opsQuestion struct {
 	ID      string       `msgpack:"i,omitempty"`
 	Group   ring.GroupID `msgpack:"g"` // that Request is about, where it is about one
 	After   ring.GroupID `msgpack:"a"`
+	Page    ops.Page     `msgpack:"p"`
 }
 
 type opsAnswer struct {
@@ -62,7 +63,7 @@ func (o *operator) handle(ctx context.Context, _ ring.NodeID, body []byte) ([]by
 	case opsGet:
 		err = one(o.kept(q.ID))
 	case opsList:
-		ans.Operations = o.list()
+		ans.Operations, ans.More = q.Page.Of(o.list())
 	case opsReports:
 		ans.Reports, ans.More = o.reports.own(q.After)
 	default:

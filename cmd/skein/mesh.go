@@ -18,7 +18,7 @@ func (p *process) meshCommand() *cobra.Command {
 	cmd.AddCommand(
 		p.meshQuery("members", "List the nodes", "/v1/mesh/members", p.membersText),
 		p.meshQuery("ring", "Show how the ring is shared", "/v1/mesh/ring", p.ringText),
-		p.meshQuery("operations", "List what operators asked for, and how it stands", "/v1/operations", p.operationsText),
+		p.meshOperations(),
 	)
 	var stream string
 	partitions := p.meshQueryWith("partitions [STREAM]", "List partitions, their owners and replicas", "/v1/mesh/partitions", func(args []string) url.Values {

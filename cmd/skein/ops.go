@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"strconv"
 	"time"
 
@@ -264,10 +265,30 @@ func (p *process) operationText(op client.Operation) error {
 	return p.table("STREAM PARTITION ROLE STUCK WAITS-FOR", rows)
 }
 
+// meshOperations lists a page of operations.
+func (p *process) meshOperations() *cobra.Command {
+	var limit int
+	var cursor string
+	cmd := p.meshQueryWith("operations", "List what operators asked for, and how it stands", "/v1/operations", func([]string) url.Values {
+		q := url.Values{}
+		if limit != 0 {
+			q.Set("limit", strconv.Itoa(limit))
+		}
+		if cursor != "" {
+			q.Set("cursor", cursor)
+		}
+		return q
+	}, p.operationsText)
+	cmd.Flags().IntVar(&limit, "limit", 0, "show so many, the newest first; at most 1000 (default 100)")
+	cmd.Flags().StringVar(&cursor, "cursor", "", "go on where a list before ended, as it said")
+	return cmd
+}
+
 func (p *process) operationsText(raw json.RawMessage) error {
 	var list struct {
 		Operations []client.Operation `json:"operations"`
 		Silent     []string           `json:"silent"`
+		NextCursor string             `json:"next_cursor"`
 	}
 	if err := json.Unmarshal(raw, &list); err != nil {
 		return err
@@ -281,6 +302,9 @@ func (p *process) operationsText(raw json.RawMessage) error {
 	}
 	for _, n := range list.Silent {
 		fmt.Fprintf(p.err, "skein: %s does not answer; what it keeps is not shown\n", n)
+	}
+	if list.NextCursor != "" {
+		fmt.Fprintf(p.err, "skein: older ones: skein mesh operations --cursor %s\n", list.NextCursor)
 	}
 	return nil
 }

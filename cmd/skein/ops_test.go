@@ -49,8 +49,10 @@ func fakeDrain(t *testing.T, end string) (environ []string, asked *atomic.Pointe
 		}
 		answer(w, 200, now)
 	})
-	mux.HandleFunc("GET /v1/operations", func(w http.ResponseWriter, _ *http.Request) {
-		io.WriteString(w, `{"operations":[{"id":"op.1","kind":"transfer","stream":"s","partition":0,"state":"done","kept_by":"n1","reason":"n2 owns it"}],"silent":["n9"]}`)
+	mux.HandleFunc("GET /v1/operations", func(w http.ResponseWriter, r *http.Request) {
+		line := r.URL.String()
+		asked.Store(&line)
+		io.WriteString(w, `{"next_cursor":"7.n.1.2","operations":[{"id":"op.1","kind":"transfer","stream":"s","partition":0,"state":"done","kept_by":"n1","reason":"n2 owns it"}],"silent":["n9"]}`)
 	})
 	srv := httptest.NewServer(mux)
 	t.Cleanup(srv.Close)
@@ -143,8 +145,14 @@ func TestOperationsThatMakeNoSenseAreUsageErrors(t *testing.T) {
 }
 
 func TestOperationsAreListed(t *testing.T) {
-	environ, _ := fakeDrain(t, "done")
+	environ, asked := fakeDrain(t, "done")
 	r := skein(t, environ, "", "mesh", "operations")
+	if *asked.Load() != "/v1/operations" || !strings.Contains(r.err, "skein mesh operations --cursor 7.n.1.2") {
+		t.Errorf("%s, %+v", *asked.Load(), r)
+	}
+	if skein(t, environ, "", "mesh", "operations", "--limit", "5", "--cursor", "7.n.1.2"); *asked.Load() != "/v1/operations?cursor=7.n.1.2&limit=5" {
+		t.Errorf("%s", *asked.Load())
+	}
 	if r.code != 0 || !strings.Contains(r.out, "s/0") || !strings.Contains(r.out, "n2 owns it") || !strings.Contains(r.err, "n9 does not answer") {
 		t.Errorf("%+v", r)
 	}

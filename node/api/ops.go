@@ -20,8 +20,8 @@ type Operator interface {
 	Ask(ctx context.Context, r ops.Request) (ops.Operation, error)
 	// Operation looks one up, on the node that keeps it.
 	Operation(ctx context.Context, id string) (ops.Operation, error)
-	// Operations lists those of all nodes, as far as they answer.
-	Operations(ctx context.Context) (ops.List, error)
+	// Operations lists a page of those of all nodes, as far as they answer.
+	Operations(ctx context.Context, page ops.Page) (ops.List, error)
 }
 
 // nodeOp serves an operation about the node that the path names.
@@ -123,4 +123,23 @@ func (s *Server) getOperation(c *Call) error {
 	return view(c, func(ctx context.Context) (ops.Operation, error) { return s.dep.Ops.Operation(ctx, c.Path("id")) })
 }
 
-func (s *Server) listOperations(c *Call) error { return view(c, s.dep.Ops.Operations) }
+// A page of operations has operationsPage of them where the client names no limit, and maxOperationsPage at most.
+const (
+	operationsPage    = 100
+	maxOperationsPage = 1000
+)
+
+func (s *Server) listOperations(c *Call) error {
+	limit, err := c.Int("limit", operationsPage, 1, maxOperationsPage)
+	if err != nil {
+		return err
+	}
+	page := ops.Page{Limit: int(limit)}
+	if cursor, given := c.Query("cursor"); given {
+		var ok bool
+		if page.After, ok = ops.ParsePlace(cursor); !ok {
+			return invalid(fmt.Sprintf("query parameter cursor: %q is none; take next_cursor of the page before", clip(cursor)))
+		}
+	}
+	return view(c, func(ctx context.Context) (ops.List, error) { return s.dep.Ops.Operations(ctx, page) })
+}

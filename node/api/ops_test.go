@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/skeinmesh/skein/node/ops"
+	"github.com/skeinmesh/skein/ring"
 	"github.com/skeinmesh/skein/transport/wire"
 )
 
@@ -15,6 +16,7 @@ import (
 type fakeOps struct {
 	asked []ops.Request
 	err   error
+	page  ops.Page
 }
 
 func (f *fakeOps) Ask(_ context.Context, r ops.Request) (ops.Operation, error) {
@@ -35,7 +37,8 @@ func (f *fakeOps) Operation(_ context.Context, id string) (ops.Operation, error)
 	return ops.Operation{ID: id, Kind: ops.Drain, State: ops.Done, Progress: &ops.Progress{SafeToPowerDown: true}}, nil
 }
 
-func (f *fakeOps) Operations(context.Context) (ops.List, error) {
+func (f *fakeOps) Operations(_ context.Context, page ops.Page) (ops.List, error) {
+	f.page = page
 	return ops.List{Observer: "n1", Operations: []ops.Operation{{ID: "op.1"}}, Silent: []string{"n3"}}, nil
 }
 
@@ -116,6 +119,17 @@ func TestOperationsAreLookedUp(t *testing.T) {
 	list := w.expect(200, "", "GET", "/v1/operations", "")
 	if all, _ := list["operations"].([]any); len(all) != 1 || list["observer"] != "n1" || fmt.Sprint(list["silent"]) != "[n3]" {
 		t.Errorf("%v", list)
+	}
+	if w.ops.page != (ops.Page{Limit: operationsPage}) {
+		t.Errorf("asked for %+v", w.ops.page)
+	}
+	at := ops.Place{Started: 7, ID: ring.NodeID{1}.String() + ".2.3"}
+	w.expect(200, "", "GET", "/v1/operations?limit=5&cursor="+at.String(), "")
+	if w.ops.page != (ops.Page{Limit: 5, After: at}) {
+		t.Errorf("asked for %+v", w.ops.page)
+	}
+	for _, bad := range []string{"limit=0", "limit=1001", "cursor=", "cursor=7", "cursor=x." + at.ID, "cursor=7.x.2.3"} {
+		w.expect(400, codeInvalid, "GET", "/v1/operations?"+bad, "")
 	}
 }
 

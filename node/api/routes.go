@@ -42,7 +42,7 @@ func (s *Server) routes() []Route {
 		{http.MethodDelete, node + "/cordon", act, ScopeAdmin, false, s.nodeOp(ops.Uncordon)},
 		{post, part + "/move", act, ScopeAdmin, false, s.partitionOp(ops.Move, moveFields)},
 		{post, part + "/transfer", act, ScopeAdmin, false, s.partitionOp(ops.Transfer, transferFields)},
-		{get, "/v1/operations", []string{"timeout_ms"}, ScopeView, false, s.listOperations},
+		{get, "/v1/operations", []string{"limit", "cursor", "timeout_ms"}, ScopeView, false, s.listOperations},
 		{get, "/v1/operations/{id}", []string{"timeout_ms"}, ScopeView, false, s.getOperation},
 
 		{get, "/livez", nil, ScopeOpen, false, s.livez},

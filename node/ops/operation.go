@@ -97,13 +97,15 @@ type Operation struct {
 	Ended    Time      `json:"ended,omitempty" msgpack:"e,omitempty"`
 }
 
-// List is what is known of all operations, the newest first.
+// List is a page of what is known of all operations, the newest first.
 type List struct {
 	Observer   string      `json:"observer"`
 	AsOf       Time        `json:"as_of"`
 	Operations []Operation `json:"operations"`
 	// Silent are nodes that did not say which ones they keep.
 	Silent []string `json:"silent,omitempty"`
+	// NextCursor is where older ones follow; empty: there are none.
+	NextCursor string `json:"next_cursor,omitempty"`
 }
 
 // Over reports whether nothing more will happen.
