@@ -403,6 +403,8 @@ func (n *node) Share() (low, high int) {
 }
 
 func (n *node) Owned(id ring.NodeID) (count, mean, high int) {
+	n.m.mu.Lock()
+	defer n.m.mu.Unlock()
 	if n.m.owning == nil {
 		return 0, 1 << 30, 1 << 30
 	}

@@ -99,6 +99,9 @@ func (g *Group) startMove(now time.Time, s Swap, dryRun bool) (MovePlan, error) 
 		owner, _ := g.nodeOf(g.lead)
 		return MovePlan{}, notOwner("move", owner, g.term)
 	}
+	if g.plan.handing != 0 { // who owns it next is to be asked
+		return MovePlan{}, notOwner("move", ring.NodeID{}, g.term)
+	}
 	in := g.planInput(now)
 	plan, err := planMove(in, s, g.h.cfg.Placement.Takes(s.To))
 	if err != nil {
@@ -239,7 +242,7 @@ func (g *Group) endMove(why string) {
 	result := "done"
 	if why != "" {
 		result = "given up"
-		if m.granted {
+		if m.granted || m.manual {
 			g.log.Info("move is given up", "from", m.From.String(), "to", m.To.String(), "reason", why)
 		}
 	}

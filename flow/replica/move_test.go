@@ -82,6 +82,43 @@ func TestMoveIsRefusedWhereItCannotBe(t *testing.T) {
 	})
 }
 
+// TestMoveThatIsAskedForIsNotLostToBalance: the ownership stays where it is while the ends of a move are asked, however long the target is busy.
+func TestMoveThatIsAskedForIsNotLostToBalance(t *testing.T) {
+	inMesh(t, 4, func(m *mesh) {
+		busy, g, to := testGroup(1), testGroup(2), m.nodes[3].id
+		for _, id := range []ring.GroupID{busy, g} {
+			m.found(id, 0, 1, 2)
+			m.propose(id, "a")
+			m.converge(id, 0, 1, 2)
+		}
+		own := m.owner(g)
+		self := m.nodeOf(own).i
+		from, stays := (self+1)%3, (self+2)%3
+		m.nodes[3].journal.hold(true)
+		first := m.owner(busy)
+		if first.h != own.h {
+			t.Fatal("two nodes own one group each")
+		}
+		if _, err := first.h.Move(context.Background(), busy, m.nodes[from].id, to, false); err != nil {
+			t.Fatal(err)
+		}
+		m.await("the first move", func() bool { s := first.Status().Move; return s != nil && s.Phase == MoveCatchingUp })
+		if _, err := own.h.Move(context.Background(), g, m.nodes[from].id, to, false); err != nil {
+			t.Fatal(err)
+		}
+		m.await("a target that is busy", func() bool { s := own.Status().Move; return s != nil && s.Phase == MoveReserving && s.Reason != "" })
+		m.mu.Lock()
+		m.owning = func(int) (count, mean, high int) { return 0, 1, 1 } // and this node owns two
+		m.mu.Unlock()
+		virtual.Sleep(5 * time.Second)
+		if s := own.Status(); s.Role != RoleOwner || s.Move == nil {
+			t.Fatalf("its role is %v, and the move %+v", s.Role, s.Move)
+		}
+		m.nodes[3].journal.hold(false)
+		m.awaitMembers(g, 3, self, stays, 3)
+	})
+}
+
 func TestMoveIsGivenUpWhenItsTargetDies(t *testing.T) {
 	inMesh(t, 4, func(m *mesh) {
 		g := testGroup(1)

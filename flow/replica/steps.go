@@ -192,7 +192,9 @@ func (g *Group) planInput(now time.Time) PlanInput {
 	members := g.st.members()
 	in := PlanInput{Self: g.birth.Self, Joint: len(g.st.conf.GetVotersOutgoing()) > 0, Pending: p.pending,
 		Commit: g.commit.Load(), Want: g.h.want(g.birth, g.sm), Move: g.agreedMove(), LastStep: p.lastStep,
-		PreferHome: g.h.cfg.PreferHome, HomeAfter: g.h.cfg.HomeAfter, EvenOut: g.h.mayEven(now)}
+		HomeAfter: g.h.cfg.HomeAfter, EvenOut: g.h.mayEven(now)}
+	// A move that both ends are still asked about would be lost with the ownership.
+	in.PreferHome = g.h.cfg.PreferHome && p.move == nil
 	place := g.h.cfg.Placement
 	g.loadProgress()
 	for _, m := range members {
