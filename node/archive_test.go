@@ -48,6 +48,7 @@ func everything(t *testing.T, n *testNode, stream string) string {
 }
 
 func TestStreamMovesToAnotherMesh(t *testing.T) {
+	t.Parallel()
 	a := startMesh(t, 3)
 	if code, raw := request(t, a.nodes[0], "PUT", "/v1/streams/orders", strings.NewReader(`{"partitions":3}`)); code != 201 {
 		t.Fatalf("%d: %s", code, raw)

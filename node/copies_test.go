@@ -14,6 +14,7 @@ import (
 
 // TestANodeWithoutACopyTellsOfThoseThatThereAreNow: the definition names the founders for ever.
 func TestANodeWithoutACopyTellsOfThoseThatThereAreNow(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 4)
 	m.must(0, 201, "PUT", "/v1/streams/s", `{"partitions":1,"replicas":1}`)
 	m.must(0, 200, "PATCH", "/v1/streams/s", `{"replicas":3}`, "Content-Type", "application/merge-patch+json")
@@ -55,6 +56,7 @@ func partitionsOf(n *Node) (names []string) {
 }
 
 func TestLackingCopiesAreToldWithTheReason(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 3)
 	m.must(0, 201, "PUT", "/v1/streams/s", `{"partitions":1}`)
 	m.poll("all is well", 20*time.Second, func() bool { return m.summary(0).Health == "ok" && m.detail(0, "copies") == "" })
@@ -90,6 +92,7 @@ func (m *testMesh) detail(i int, check string) string {
 }
 
 func TestAMeshOfTwoSaysThatTooFewNodesAreThere(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 2)
 	m.must(0, 201, "PUT", "/v1/streams/s", `{"partitions":1}`)
 	m.poll("the partition has both", 20*time.Second, func() bool {

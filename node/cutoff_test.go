@@ -50,6 +50,7 @@ func (m *testMesh) problemOf(body string) problem {
 }
 
 func TestNodeThatIsCutOffRefusesServesWhatIsCommittedAndFollowsAfterHealing(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 3)
 	m.must(0, 201, "PUT", "/v1/streams/pay", `{"partitions":1}`, "If-None-Match", "*")
 	for i := range 5 {
@@ -110,6 +111,7 @@ func TestNodeThatIsCutOffRefusesServesWhatIsCommittedAndFollowsAfterHealing(t *t
 }
 
 func TestDeletedStreamComesBackEmptyAndItsDataIsRemoved(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 3)
 	m.must(0, 201, "PUT", "/v1/streams/tmp", `{"partitions":2}`, "If-None-Match", "*")
 	m.must(1, 200, "POST", "/v1/streams/tmp/events?key=a", "old")
@@ -145,6 +147,7 @@ func TestDeletedStreamComesBackEmptyAndItsDataIsRemoved(t *testing.T) {
 }
 
 func TestTwoNodesKeepTwoCopies(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 2)
 	m.must(0, 201, "PUT", "/v1/streams/two", `{"partitions":1}`, "If-None-Match", "*")
 	m.poll("an acknowledgement names two copies", 10*time.Second, func() bool {
@@ -153,6 +156,7 @@ func TestTwoNodesKeepTwoCopies(t *testing.T) {
 }
 
 func TestWholeMeshRestartsWithItsStreams(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 3)
 	m.must(0, 201, "PUT", "/v1/streams/kept", `{"partitions":3}`, "If-None-Match", "*")
 	for i := range 30 {

@@ -33,7 +33,8 @@ func (tn *testNode) segmentBytes(t *testing.T, g ring.GroupID) (all []byte, file
 
 // TestNodeWithADamagedSegmentVotesAndGetsItsBytesFromTheOthers: a bit flips on the disk of a node that is down.
 func TestNodeWithADamagedSegmentVotesAndGetsItsBytesFromTheOthers(t *testing.T) {
-	m := startMesh(t, 3)
+	t.Parallel()
+	m := startStill(t, 3)
 	m.must(0, 201, "PUT", "/v1/streams/s", `{"partitions":1}`, "If-None-Match", "*")
 	for i := range 50 {
 		m.must(0, 200, "POST", "/v1/streams/s/events?key=k", fmt.Sprintf("event %d", i))

@@ -35,6 +35,7 @@ func (m *testMesh) drained(asked, i int, id string) {
 }
 
 func TestADrainEmptiesANodeAndSaysThatItIsSafe(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 4)
 	m.publishSome("s", 4, 20)
 	plan := m.ask(0, 200, "POST", "/v1/nodes/n3/drain?dry_run", "")
@@ -59,6 +60,7 @@ func TestADrainEmptiesANodeAndSaysThatItIsSafe(t *testing.T) {
 
 // TestStreamsAreCreatedAtOnceWhileANodeDrains: whoever is asked, has heard of the drain or not.
 func TestStreamsAreCreatedAtOnceWhileANodeDrains(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 4)
 	m.publishSome("s", 4, 4)
 	op := m.ask(0, 202, "POST", "/v1/nodes/n2/drain", "")
@@ -82,6 +84,7 @@ func TestStreamsAreCreatedAtOnceWhileANodeDrains(t *testing.T) {
 
 // TestADrainOfOneOfThreeLeavesTwoCopies: no other node can take the third, and the drain ends all the same.
 func TestADrainOfOneOfThreeLeavesTwoCopies(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 3)
 	m.publishSome("s", 2, 10)
 	plan := m.ask(0, 200, "POST", "/v1/nodes/n1/drain?dry_run", "")
@@ -98,6 +101,7 @@ func TestADrainOfOneOfThreeLeavesTwoCopies(t *testing.T) {
 }
 
 func TestADrainGoesOnAfterARestart(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 4)
 	m.publishSome("s", 4, 8)
 	op := m.ask(0, 202, "POST", "/v1/nodes/n0/drain", "")
@@ -110,7 +114,8 @@ func TestADrainGoesOnAfterARestart(t *testing.T) {
 }
 
 func TestACopyMovesFromOneNodeToAnother(t *testing.T) {
-	m := startMesh(t, 4)
+	t.Parallel()
+	m := startStill(t, 4)
 	m.publishSome("s", 1, 10)
 	g := m.group("s", 0)
 	has := func(i int) bool {

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/skeinmesh/skein/flow/replica"
-	"github.com/skeinmesh/skein/node/config"
 	"github.com/skeinmesh/skein/ring"
 	"github.com/skeinmesh/skein/transport"
 	"github.com/skeinmesh/skein/transport/memnet"
@@ -88,6 +87,7 @@ func (m *testMesh) owns(i int) int {
 }
 
 func TestRolledBackDiskIsSetAsideAndTheNodeComesBackEmptyUnderANewID(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 3)
 	m.must(0, 201, "PUT", "/v1/streams/s", `{"partitions":2}`)
 	m.must(0, 200, "POST", "/v1/streams/s/events?key=k", "before")
@@ -145,6 +145,7 @@ func TestRolledBackDiskIsSetAsideAndTheNodeComesBackEmptyUnderANewID(t *testing.
 
 // A copy that is put back within the start that it was taken from counts as its successor: its groups notice.
 func TestDiskRolledBackWithinOneStartIsNoticedByItsGroups(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 3)
 	m.must(0, 201, "PUT", "/v1/streams/s", `{"partitions":1}`)
 	m.leave(2)
@@ -172,6 +173,7 @@ func TestDiskRolledBackWithinOneStartIsNoticedByItsGroups(t *testing.T) {
 
 // Of two nodes one has the only vote: put back from a copy, it must not lead before the other one was there to tell.
 func TestOnlyVoterThatWasRolledBackAcknowledgesNothing(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 2)
 	m.must(0, 201, "PUT", "/v1/streams/s", `{"partitions":1}`)
 	m.leave(0)
@@ -206,6 +208,7 @@ func TestOnlyVoterThatWasRolledBackAcknowledgesNothing(t *testing.T) {
 }
 
 func TestOnlySurvivorTakesPartAfterAWhile(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 2)
 	m.leave(1)
 	m.leave(0)
@@ -240,6 +243,7 @@ func damageJournal(t *testing.T, dataDir string) {
 }
 
 func TestDamagedJournalIsSetAsideAndTheNodeComesBackEmpty(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 3)
 	m.must(0, 201, "PUT", "/v1/streams/s", `{"partitions":2}`)
 	m.must(0, 200, "POST", "/v1/streams/s/events?key=k", "v")
@@ -264,6 +268,7 @@ func TestDamagedJournalIsSetAsideAndTheNodeComesBackEmpty(t *testing.T) {
 }
 
 func TestDamagedJournalOfTheOnlyNodeIsLeftToTheOperator(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 1)
 	m.leave(0)
 	damageJournal(t, m.nodes[0].cfg.DataDir)
@@ -282,6 +287,7 @@ func TestDamagedJournalOfTheOnlyNodeIsLeftToTheOperator(t *testing.T) {
 }
 
 func TestCopyOfARunningNodesDirectoryStopsAndChangesNothing(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 3)
 	m.must(0, 201, "PUT", "/v1/streams/s", `{"partitions":2}`)
 	cfg := m.nodes[1].cfg
@@ -315,6 +321,7 @@ func TestCopyOfARunningNodesDirectoryStopsAndChangesNothing(t *testing.T) {
 }
 
 func TestNodeKeepsItsIDUnderANewAddressAndANewName(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 3)
 	m.must(0, 201, "PUT", "/v1/streams/s", `{"partitions":2}`)
 	id := m.nodes[2].data.id.NodeID
@@ -345,10 +352,8 @@ func foundedApart(t *testing.T, n int) *testMesh {
 	dir := t.TempDir()
 	t.Cleanup(m.stop)
 	for i := range n {
-		cfg := config.Default()
-		cfg.Name, cfg.ClusterID = fmt.Sprintf("n%d", i), "test"
-		cfg.DataDir = filepath.Join(dir, cfg.Name)
-		cfg.HTTP.Addr, cfg.Gossip.Addr, cfg.Found = "127.0.0.1:0", gossipAddr(), true
+		cfg := testConfig(fmt.Sprintf("n%d", i), dir)
+		cfg.Found = true
 		m.nodes = append(m.nodes, &testNode{cfg: cfg, addr: fmt.Sprintf("127.0.9.%d:1", i+1)})
 		m.start(i)
 		m.poll("the mesh is founded", 10*time.Second, func() bool { return len(m.failing(i)) == 0 })
@@ -360,6 +365,7 @@ func foundedApart(t *testing.T, n int) *testMesh {
 }
 
 func TestNodesFoundedApartNeverMergeAndSayWhatToDo(t *testing.T) {
+	t.Parallel()
 	m := foundedApart(t, 3)
 	var meshes []ring.MeshID
 	for i, tn := range m.nodes {
@@ -403,6 +409,7 @@ func TestNodesFoundedApartNeverMergeAndSayWhatToDo(t *testing.T) {
 }
 
 func TestMeshesBridgedByReusedAddressesNeverMerge(t *testing.T) {
+	t.Parallel()
 	m := foundedApart(t, 2)
 	dir := t.TempDir()
 	for i := range 2 { // each gets a second member

@@ -32,6 +32,7 @@ func TestFounderKnowsItsMeshBeforeItHearsOfAnother(t *testing.T) {
 }
 
 func TestFounderOfAMeshDoesNotJoinAnother(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 1)
 	n := m.nodes[0]
 	own := n.mesh()

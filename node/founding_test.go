@@ -3,14 +3,12 @@ package node
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/skeinmesh/skein/flow/replica"
-	"github.com/skeinmesh/skein/node/config"
 	"github.com/skeinmesh/skein/ring"
 	"github.com/skeinmesh/skein/transport/memnet"
 )
@@ -27,10 +25,8 @@ func listedMesh(t *testing.T, n int) *testMesh {
 	}
 	slices.Sort(list) // node i is member i
 	for i := range n {
-		cfg := config.Default()
-		cfg.Name, cfg.ClusterID = fmt.Sprintf("n%d", i), "test"
-		cfg.DataDir = filepath.Join(dir, cfg.Name)
-		cfg.HTTP.Addr, cfg.Gossip.Addr = "127.0.0.1:0", list[i]
+		cfg := testConfig(fmt.Sprintf("n%d", i), dir)
+		cfg.Gossip.Addr = list[i]
 		cfg.InitialMembers = slices.Clone(list)
 		slices.Reverse(cfg.InitialMembers[i%2:]) // the order does not matter
 		m.nodes = append(m.nodes, &testNode{cfg: cfg, addr: fmt.Sprintf("127.0.9.%d:1", i+1)})
@@ -68,6 +64,7 @@ func (m *testMesh) logged(all ...string) int {
 }
 
 func TestMembersOfOneListFoundOneMesh(t *testing.T) {
+	t.Parallel()
 	m := listedMesh(t, 3)
 	for _, i := range []int{2, 0, 1} {
 		m.start(i)
@@ -106,6 +103,7 @@ func TestMembersOfOneListFoundOneMesh(t *testing.T) {
 }
 
 func TestFiveMembersFoundACatalogOfThreeVotersEach(t *testing.T) {
+	t.Parallel()
 	m := listedMesh(t, 5)
 	for i := range m.nodes {
 		m.start(i)
@@ -128,6 +126,7 @@ func TestFiveMembersFoundACatalogOfThreeVotersEach(t *testing.T) {
 }
 
 func TestFoundersWaitForALateMemberAndSaySoOnce(t *testing.T) {
+	t.Parallel()
 	m := listedMesh(t, 3)
 	m.start(0)
 	m.start(1)
@@ -151,6 +150,7 @@ func TestFoundersWaitForALateMemberAndSaySoOnce(t *testing.T) {
 }
 
 func TestMemberWhoseDiskWasEmptiedJoinsUnderANewIDAndNeverUsesItsFoundingReplicas(t *testing.T) {
+	t.Parallel()
 	m := listedMesh(t, 3)
 	for i := range m.nodes {
 		m.start(i)
@@ -176,6 +176,7 @@ func TestMemberWhoseDiskWasEmptiedJoinsUnderANewIDAndNeverUsesItsFoundingReplica
 
 // A founding that was cut short at any step goes on, as long as the record is somewhere.
 func TestFoundingCutShortIsFinished(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		cut  func(m *testMesh, rec *foundingRecord)
@@ -236,6 +237,7 @@ func (m *testMesh) edit(i int, fn func(*dataDir) error) {
 }
 
 func TestDifferentListsFoundNothingAndBothSidesSaySo(t *testing.T) {
+	t.Parallel()
 	m := listedMesh(t, 2)
 	m.nodes[1].cfg.InitialMembers = append(m.nodes[1].cfg.InitialMembers, "127.0.9.9:8402")
 	m.start(0)
@@ -255,10 +257,9 @@ func TestDifferentListsFoundNothingAndBothSidesSaySo(t *testing.T) {
 }
 
 func TestListedMemberJoinsAMeshThatIsThere(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 1)
-	cfg := config.Default()
-	cfg.Name, cfg.ClusterID, cfg.DataDir = "n1", "test", t.TempDir()
-	cfg.HTTP.Addr, cfg.Gossip.Addr = "127.0.0.1:0", gossipAddr()
+	cfg := testConfig("n1", t.TempDir())
 	cfg.InitialMembers = []string{m.nodes[0].cfg.Gossip.Addr, cfg.Gossip.Addr}
 	m.nodes = append(m.nodes, &testNode{cfg: cfg, addr: "127.0.9.2:1"})
 	m.start(1)

@@ -10,7 +10,6 @@ import (
 	"github.com/skeinmesh/skein/flow"
 	"github.com/skeinmesh/skein/flow/replica"
 	"github.com/skeinmesh/skein/node/api"
-	"github.com/skeinmesh/skein/node/config"
 	"github.com/skeinmesh/skein/ring"
 	"github.com/skeinmesh/skein/transport/memnet"
 )
@@ -47,9 +46,8 @@ func (m *testMesh) leave(i int) {
 }
 
 func TestNodeWithoutAMeshSaysSo(t *testing.T) {
-	cfg := config.Default()
-	cfg.Name, cfg.ClusterID, cfg.DataDir = "alone", "test", t.TempDir()
-	cfg.HTTP.Addr, cfg.Gossip.Addr, cfg.Join = "127.0.0.1:0", gossipAddr(), []string{gossipAddr()}
+	cfg := testConfig("alone", t.TempDir())
+	cfg.Join = []string{gossipAddr()}
 	n, err := newNode(cfg, slog.New(slog.DiscardHandler), memnet.New().Node("127.0.9.1:1"))
 	if err != nil {
 		t.Fatal(err)
@@ -62,6 +60,7 @@ func TestNodeWithoutAMeshSaysSo(t *testing.T) {
 }
 
 func TestLearnerWhoseOwnerIsGoneIsNotReady(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 2)
 	m.poll("node 1 is ready", 10*time.Second, func() bool { return len(m.failing(1)) == 0 })
 	if s := m.summary(1); !slices.Contains(s.Reasons, twoNodes) {
@@ -72,6 +71,7 @@ func TestLearnerWhoseOwnerIsGoneIsNotReady(t *testing.T) {
 }
 
 func TestMeshOfThreeThatOneLeftIsNoMeshOfTwo(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 3)
 	m.leave(2)
 	m.poll("node 0 counts two nodes", 10*time.Second, func() bool { return m.summary(0).Nodes == 2 })
@@ -83,7 +83,8 @@ func TestMeshOfThreeThatOneLeftIsNoMeshOfTwo(t *testing.T) {
 
 // Of four nodes one holds no replica of the shard: all it knows of the owner is what it heard.
 func TestNodeWithoutAReplicaMissesAShardWhoseOwnerIsGone(t *testing.T) {
-	m := startMeshWith(t, 4, func(c *config.Config) { c.DynamicRebalanceEnabled = false }) // nothing moves to that node
+	t.Parallel()
+	m := startStill(t, 4)
 	g := ring.CatalogGroup(m.nodes[0].mesh(), 0)
 	without := slices.IndexFunc(m.nodes, func(tn *testNode) bool {
 		_, here := tn.host.Group(g)
@@ -109,7 +110,8 @@ func TestNodeWithoutAReplicaMissesAShardWhoseOwnerIsGone(t *testing.T) {
 }
 
 func TestPartitionWhoseOwnerIsGoneHasNone(t *testing.T) {
-	m := startMesh(t, 3)
+	t.Parallel()
+	m := startStill(t, 3)
 	info, _, err := m.nodes[0].broker.Create(context.Background(), "orders", flow.StreamConfig{Partitions: 16, Replicas: 1}, flow.CreateOnly)
 	if err != nil {
 		t.Fatal(err)

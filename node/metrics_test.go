@@ -94,6 +94,7 @@ func unitOf(name string) string {
 
 // TestEveryMetricOfANodeIsCatalogued holds metrics.md and the registry of a running node against each other, both ways.
 func TestEveryMetricOfANodeIsCatalogued(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 1)
 	m.must(0, 201, "PUT", "/v1/streams/s", `{"partitions":1,"replicas":1}`)
 	m.must(0, 200, "POST", "/v1/streams/s/events?key=k", "v")

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -69,10 +70,26 @@ func gossipAddr() string {
 	return fmt.Sprintf("127.%d.%d.%d:8402", 64+pid>>8%64, pid&0xff, 1+gossipHosts.Add(1)%250)
 }
 
+// testConfig is that of a node whose data is under dir. Its owners speak often, and look often at what is to be done: those paces follow from
+// the heartbeat. The silence that costs an owner its place is the default's, so that a busy machine elects no more than in service.
+func testConfig(name, dir string) config.Config {
+	cfg := config.Default()
+	cfg.Name, cfg.ClusterID, cfg.DataDir = name, "test", filepath.Join(dir, name)
+	cfg.HTTP.Addr, cfg.Gossip.Addr = "127.0.0.1:0", gossipAddr()
+	cfg.Raft.HeartbeatMS = 20
+	return cfg
+}
+
 // startMesh runs n nodes and waits until they are one mesh whose groups have their replicas.
 func startMesh(t *testing.T, n int) *testMesh {
 	t.Helper()
 	return startMeshWith(t, n, func(*config.Config) {})
+}
+
+// startStill is startMesh without balancing: copies and ownership stay where they are.
+func startStill(t *testing.T, n int) *testMesh {
+	t.Helper()
+	return startMeshWith(t, n, func(c *config.Config) { c.DynamicRebalanceEnabled = false })
 }
 
 func startMeshWith(t *testing.T, n int, edit func(*config.Config)) *testMesh {
@@ -81,11 +98,7 @@ func startMeshWith(t *testing.T, n int, edit func(*config.Config)) *testMesh {
 	dir := t.TempDir() // its removal comes after stop
 	t.Cleanup(m.stop)
 	for i := range n {
-		cfg := config.Default()
-		cfg.Name = fmt.Sprintf("n%d", i)
-		cfg.ClusterID = "test"
-		cfg.DataDir = filepath.Join(dir, cfg.Name)
-		cfg.HTTP.Addr, cfg.Gossip.Addr = "127.0.0.1:0", gossipAddr()
+		cfg := testConfig(fmt.Sprintf("n%d", i), dir)
 		cfg.Found = i == 0
 		if i > 0 {
 			cfg.Join = []string{m.nodes[0].cfg.Gossip.Addr}
@@ -95,6 +108,14 @@ func startMeshWith(t *testing.T, n int, edit func(*config.Config)) *testMesh {
 		m.start(i)
 	}
 	m.waitWhole()
+	m.poll("every node knows what each holds, so that new groups are spread over all", 20*time.Second, func() bool {
+		for _, tn := range m.nodes {
+			if slices.ContainsFunc(m.nodes, func(other *testNode) bool { return !tn.dir.counted().Known(other.data.id.NodeID) }) {
+				return false
+			}
+		}
+		return true
+	})
 	return m
 }
 
@@ -111,20 +132,25 @@ func (m *testMesh) start(i int) {
 	go func() { tn.ended <- n.Run(ctx) }()
 }
 
+// killed is how the Run of a node ends whose gossip is closed under it.
+const killed = "gossip: ended without being told to"
+
+// stop ends every node that runs, at once: none hands over what it owns, nor waits until the others know that it goes.
 func (m *testMesh) stop() {
 	for _, tn := range m.nodes {
 		if tn.cancel == nil {
 			continue
 		}
-		tn.cancel()
+		_ = tn.gossip.Close()
 	}
 	for _, tn := range m.nodes {
 		if tn.cancel == nil {
 			continue
 		}
-		if err := <-tn.ended; err != nil {
+		if err := <-tn.ended; err == nil || err.Error() != killed {
 			m.t.Errorf("%s: %v", tn.cfg.Name, err)
 		}
+		tn.cancel()
 	}
 	if m.t.Failed() {
 		m.t.Log(m.logs.String())
@@ -235,6 +261,7 @@ func (m *testMesh) readAll(i int, stream string) []readEvent {
 }
 
 func TestEventsPublishedOnAnyNodeAreReadOnAnyOther(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 3)
 	m.must(0, 201, "PUT", "/v1/streams/orders", `{"partitions":4}`, "If-None-Match", "*")
 	const n = 60

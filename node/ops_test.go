@@ -61,6 +61,7 @@ func (m *testMesh) restart(i int) {
 }
 
 func TestACordonIsKeptByTheNodeAndSurvivesARestart(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 2)
 	if op := m.ask(0, 200, "PUT", "/v1/nodes/n1/cordon?dry_run", ""); op.State != ops.Planned || op.ID != "" || len(op.Steps) != 1 {
 		t.Fatalf("%+v", op)
@@ -88,6 +89,7 @@ func TestACordonIsKeptByTheNodeAndSurvivesARestart(t *testing.T) {
 }
 
 func TestAnOperationOnAnUnknownNodeNamesTheKnownOnes(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 2)
 	code, body := m.do(0, "POST", "/v1/nodes/n7/drain", "")
 	if code != 404 || m.problemOf(body).Code != codeNodeNotFound || !strings.Contains(body, "known are n0, n1") {
@@ -101,6 +103,7 @@ func TestAnOperationOnAnUnknownNodeNamesTheKnownOnes(t *testing.T) {
 }
 
 func TestTheLastNodeCannotBeDrained(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 1)
 	code, body := m.do(0, "POST", "/v1/nodes/n0/drain", "")
 	if code != 409 || m.problemOf(body).Code != codeLastNode || m.nodes[0].data.marks().draining() {
@@ -109,6 +112,7 @@ func TestTheLastNodeCannotBeDrained(t *testing.T) {
 }
 
 func TestADrainSurvivesARestartUnderItsIDAndIsCancelled(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 3)
 	m.must(0, 201, "PUT", "/v1/streams/s", `{"partitions":2}`)
 	if op := m.ask(0, 200, "POST", "/v1/nodes/n2/drain?dry_run=true", ""); op.State != ops.Planned || len(op.Steps) == 0 || op.Progress.Replicas == 0 {
@@ -147,7 +151,8 @@ func TestADrainSurvivesARestartUnderItsIDAndIsCancelled(t *testing.T) {
 }
 
 func TestATransferIsDoneByTheOwnerWhoeverIsAsked(t *testing.T) {
-	m := startMesh(t, 3)
+	t.Parallel()
+	m := startStill(t, 3)
 	m.must(0, 201, "PUT", "/v1/streams/s", `{"partitions":1}`)
 	m.must(0, 200, "POST", "/v1/streams/s/events?key=k", "v")
 	owner := m.owner("s", 0)
@@ -202,6 +207,7 @@ func TestATransferIsDoneByTheOwnerWhoeverIsAsked(t *testing.T) {
 }
 
 func TestANodeThatIsGoneCannotBeToldAndTheDryRunSaysWhatHappens(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 3)
 	m.must(0, 201, "PUT", "/v1/streams/s", `{"partitions":1}`)
 	m.leave(2)

@@ -16,6 +16,7 @@ import (
 )
 
 func TestSurvivorOfThreeIsRecoveredAndTheOldDisksAreRefused(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 3)
 	m.must(0, 201, "PUT", "/v1/streams/s", `{"partitions":4}`)
 	for i := range 40 {

@@ -62,6 +62,7 @@ func (m *testMesh) twoWithoutAShard() (shards, survivors, gone []int) {
 }
 
 func TestCatalogShardThatNoSurvivorHasIsMadeAnewByOneOfThem(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 5)
 	for s := range catalogShards {
 		m.must(s%5, 201, "PUT", "/v1/streams/"+inShard("full", s), `{"partitions":1,"replicas":5,"retention_ms":86400000}`)

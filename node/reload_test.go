@@ -6,6 +6,7 @@ import (
 )
 
 func TestReloadChangesWhatARunningNodeMayTakeOver(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 1)
 	m.must(0, 404, "POST", "/v1/streams/fresh/events", "x")
 	cfg := m.nodes[0].cfg

@@ -9,6 +9,7 @@ import (
 
 // TestMoreReplicasAreMadeWhenAStreamAsksForThem: the wanted number follows the stream's config, not the partition's birth.
 func TestMoreReplicasAreMadeWhenAStreamAsksForThem(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 3)
 	m.must(0, 201, "PUT", "/v1/streams/s", `{"partitions":1,"replicas":1}`)
 	m.must(0, 200, "POST", "/v1/streams/s/events?key=k", "v")

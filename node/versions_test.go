@@ -40,6 +40,7 @@ func TestDirectoryOfANewerVersionIsRefusedAndLeftAsItIs(t *testing.T) {
 }
 
 func TestFirstUseOfAVersionIsKnownToAllBeforeItBegins(t *testing.T) {
+	t.Parallel()
 	m := startMesh(t, 3)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
