@@ -392,7 +392,7 @@ func BenchmarkRead(b *testing.B) {
 
 func FuzzParseMeta(f *testing.F) {
 	f.Add(AppendMeta(nil, &Meta{Count: 3, Skip: []uint32{0, 2}, Identities: make([]Identity, 3)}))
-	f.Add([]byte(metaMagic))
+	f.Add([]byte(Magic))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, n, err := ParseMeta(b)
 		if err != nil {

@@ -23,7 +23,8 @@ import (
 //	24  payload bytes
 //	28  payload CRC-32C
 const (
-	metaMagic      = "SkB1"
+	// Magic is what each header begins with.
+	Magic          = "SkB1"
 	metaVersion    = 1
 	flagIdentities = 1
 	identitySize   = 24
@@ -53,7 +54,7 @@ func AppendMeta(dst []byte, m *Meta) []byte {
 	if len(m.Identities) > 0 {
 		flags |= flagIdentities
 	}
-	dst = append(dst, metaMagic...)
+	dst = append(dst, Magic...)
 	dst = append(dst, metaVersion, byte(m.Codec), flags, 0)
 	dst = le.AppendUint32(dst, uint32(MetaLen(m)))
 	dst = le.AppendUint32(dst, 0) // the CRC, below
@@ -91,7 +92,7 @@ func MetaSize(b []byte) (int, error) {
 	if len(b) < MinMeta {
 		return 0, ErrShort
 	}
-	if string(b[:4]) != metaMagic {
+	if string(b[:4]) != Magic {
 		return 0, corrupt("no batch header here")
 	}
 	if b[4] != metaVersion {

@@ -13,5 +13,8 @@
 // wire.KindCorrupt which names the file and the position; nothing is cut away or deleted then. Bytes after the last durable
 // position that do not check out are a write that never finished, and go.
 //
+// ReadJournal, InspectJournal, InspectSegments and a read-only store are for people who look at a node that does not run: they judge as the
+// openings do, and change nothing.
+//
 // The package knows nothing of raft's rules, of networks or of streams.
 package log

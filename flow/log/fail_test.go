@@ -146,8 +146,15 @@ func TestJournalLeavesNoSpareFileBehindWhenItIsKilledWhileItOpens(t *testing.T) 
 		}
 	}
 	killed := FileJournal{cfg: JournalConfig{Dir: dir, FileBytes: 8 << 10}}
+	keep := func() (*spare, error) {
+		_, paths, err := listJournal(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return killed.keepSpares(paths)
+	}
 	for range 2 {
-		_, kept, err := killed.listFiles()
+		kept, err := keep()
 		if err != nil || kept == nil {
 			t.Fatalf("no spare file is kept: %v", err)
 		}
@@ -157,7 +164,7 @@ func TestJournalLeavesNoSpareFileBehindWhenItIsKilledWhileItOpens(t *testing.T) 
 		_ = kept.f.Close()
 	}
 	killed.cfg.FileBytes *= 2 // it is of no use any more
-	if _, kept, err := killed.listFiles(); err != nil || kept != nil {
+	if kept, err := keep(); err != nil || kept != nil {
 		t.Fatalf("kept %v, %v", kept, err)
 	}
 	if list, err := os.ReadDir(dir); err != nil || len(list) > 0 {

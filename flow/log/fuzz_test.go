@@ -63,11 +63,15 @@ func FuzzJournalFile(f *testing.F) {
 		}
 		j := &FileJournal{cfg: JournalConfig{Dir: dir}.withDefaults(), groups: map[ring.GroupID]*group{}}
 		defer j.closeFiles()
+		found := inspectJournal(t, dir)
 		if _, err := j.recover(); err != nil {
 			if wire.KindOf(err) != wire.KindCorrupt {
 				t.Fatal(err)
 			}
 			return
+		}
+		if found.damage() {
+			t.Fatalf("recovery takes what the inspection calls damaged: %+v", found.findings)
 		}
 		for _, st := range j.Groups() {
 			if st.Last+1 < st.First {
@@ -91,6 +95,8 @@ func FuzzSegmentFile(f *testing.F) {
 			t.Fatal(err)
 		}
 		r := Recovery{Next: 4, AppliedIndex: 1 << 40, Synced: syncedPos{length: int64(synced), next: 4}.encode()}
+		inspectSegments(t, dir, nil, 0)
+		found := inspectSegments(t, dir, &r, 0)
 		s, err := OpenSegments(dir, SegmentConfig{}, r)
 		if err != nil {
 			if wire.KindOf(err) != wire.KindCorrupt {
@@ -99,6 +105,9 @@ func FuzzSegmentFile(f *testing.F) {
 			return
 		}
 		defer func() { _ = s.Close() }()
+		if found.damage() {
+			t.Fatalf("opened, and called damaged: %+v", found.findings)
+		}
 		for at := s.Start(); at < s.Next(); {
 			got, err := s.Read(at, 100, nil)
 			if err != nil || len(got) == 0 {

@@ -71,6 +71,8 @@ type FileJournal struct {
 	metrics *journalMetrics
 	log     *slog.Logger
 
+	readOnly bool // recover leaves the directory as it is
+
 	queue queue
 	w     writer // the writer goroutine's own
 	prep  preparer

@@ -25,6 +25,12 @@ const (
 	recMark       recordKind = 9 // nothing but the durable field: everything before it was synced
 )
 
+func (k recordKind) String() string {
+	names := [...]string{recEntry: "entry", recHardState: "hard-state", recTruncate: "truncate", recReset: "reset", recBirth: "birth",
+		recTombstone: "tombstone", recGroup: "group", recCheckpoint: "checkpoint", recMark: "mark"}
+	return names[k]
+}
+
 const (
 	flagEnd = 1 // the record is the last one of its unit
 
@@ -42,6 +48,7 @@ const (
 // durable is the offset in this file up to which everything was known to be synced when the record was made: a valid record
 // proves that whatever precedes its durable field had been written whole.
 type record struct {
+	crc     uint32 // as read
 	length  uint32
 	nonce   uint64
 	group   ring.GroupID
@@ -75,6 +82,7 @@ func parseRecord(b []byte, nonce uint64) (r record, ok bool) {
 	if len(b) < recordSize {
 		return r, false
 	}
+	r.crc = binary.LittleEndian.Uint32(b)
 	r.length = binary.LittleEndian.Uint32(b[4:])
 	r.nonce = binary.LittleEndian.Uint64(b[8:])
 	copy(r.group[:], b[16:32])

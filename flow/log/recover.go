@@ -16,9 +16,15 @@ import (
 
 // recover rebuilds the index from the files, oldest first, and returns a spare file where one was left.
 func (j *FileJournal) recover() (*spare, error) {
-	seqs, kept, err := j.listFiles()
+	seqs, spares, err := listJournal(j.cfg.Dir)
 	if err != nil {
 		return nil, err
+	}
+	var kept *spare
+	if !j.readOnly {
+		if kept, err = j.keepSpares(spares); err != nil {
+			return nil, err
+		}
 	}
 	for i, seq := range seqs {
 		path := filepath.Join(j.cfg.Dir, fileName(seq))
@@ -30,7 +36,7 @@ func (j *FileJournal) recover() (*spare, error) {
 		}
 	}
 	for i, f := range j.files {
-		r := recovery{j: j, file: f, first: i == 0, limit: -1}
+		r := recovery{recordReader: recordReader{file: f}, j: j, first: i == 0, limit: -1}
 		if i+1 < len(j.files) {
 			r.limit = j.files[i+1].prevEnd
 		}
@@ -51,9 +57,9 @@ func (j *FileJournal) recover() (*spare, error) {
 	return kept, nil
 }
 
-// listFiles returns the sequence numbers present, ascending. Spare files are removed, but for one of the right size.
-func (j *FileJournal) listFiles() (seqs []uint64, kept *spare, err error) {
-	list, err := os.ReadDir(j.cfg.Dir)
+// listJournal returns the sequence numbers present, ascending, and the paths of spare files.
+func listJournal(dir string) (seqs []uint64, spares []string, err error) {
+	list, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, nil, ioError("open journal", err)
 	}
@@ -61,10 +67,17 @@ func (j *FileJournal) listFiles() (seqs []uint64, kept *spare, err error) {
 		if seq, ok := parseFileName(e.Name()); ok {
 			seqs = append(seqs, seq)
 		}
-		if !strings.HasPrefix(e.Name(), sparePrefix) {
-			continue
+		if strings.HasPrefix(e.Name(), sparePrefix) {
+			spares = append(spares, filepath.Join(dir, e.Name()))
 		}
-		path := filepath.Join(j.cfg.Dir, e.Name())
+	}
+	sort.Slice(seqs, func(a, b int) bool { return seqs[a] < seqs[b] })
+	return seqs, spares, nil
+}
+
+// keepSpares removes spare files, but for one of the right size.
+func (j *FileJournal) keepSpares(paths []string) (kept *spare, err error) {
+	for _, path := range paths {
 		if kept == nil && !strings.HasSuffix(path, tmpSuffix) {
 			kept = j.keepSpare(path)
 		}
@@ -72,11 +85,10 @@ func (j *FileJournal) listFiles() (seqs []uint64, kept *spare, err error) {
 			continue
 		}
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, nil, ioError("open journal", err)
+			return nil, ioError("open journal", err)
 		}
 	}
-	sort.Slice(seqs, func(a, b int) bool { return seqs[a] < seqs[b] })
-	return seqs, kept, nil
+	return kept, nil
 }
 
 // keepSpare gives a spare file that an earlier run left a name that the preparer does not use; nil where it is of no use.
@@ -98,39 +110,56 @@ func (j *FileJournal) keepSpare(path string) *spare {
 }
 
 func (j *FileJournal) openFile(seq uint64, path string) error {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	open := func() (*os.File, error) { return os.OpenFile(path, os.O_RDWR, 0) }
+	if j.readOnly {
+		open = func() (*os.File, error) { f, _, err := openInspected(path); return f, err }
+	}
+	f, err := open()
 	if err != nil {
 		return ioError("open journal", err)
 	}
 	jf := &journalFile{seq: seq, path: path, f: f, groups: map[*group]struct{}{}}
 	j.files = append(j.files, jf)
-	st, err := f.Stat()
+	if err := jf.readHeader(); err != nil {
+		return err
+	}
+	j.bytes += jf.size
+	return nil
+}
+
+// readHeader learns the file's size, and from its header all else that is known before its records are read.
+func (f *journalFile) readHeader() error {
+	st, err := f.f.Stat()
 	if err != nil {
 		return ioError("open journal", err)
 	}
-	jf.size = st.Size()
-	j.bytes += jf.size
+	f.size = st.Size()
 	buf := make([]byte, fileHeaderSize)
-	if _, err := io.ReadFull(io.NewSectionReader(f, 0, jf.size), buf); err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+	if _, err := io.ReadFull(io.NewSectionReader(f.f, 0, f.size), buf); err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return ioError("open journal", err)
 	}
 	h, ok := parseFileHeader(buf)
-	if !ok || h.seq != seq {
-		return corrupt(path, 0, "the file header does not check out")
+	if !ok || h.seq != f.seq {
+		return corrupt(f.path, 0, "the file header does not check out")
 	}
-	jf.nonce, jf.prevEnd = h.nonce, int64(h.prevEnd)
+	f.nonce, f.prevEnd = h.nonce, int64(h.prevEnd)
 	return nil
+}
+
+// recordReader finds the records of one file.
+type recordReader struct {
+	file   *journalFile
+	buf    []byte // bytes of the file from bufOff on
+	bufOff int64
 }
 
 // recovery reads one file.
 type recovery struct {
+	recordReader
 	j     *FileJournal
-	file  *journalFile
 	first bool  // the oldest file: its checkpoint counts
 	limit int64 // where the next file says that this one ended; -1: this is the last file
 
-	buf       []byte // bytes of the file from bufOff on
-	bufOff    int64
 	unitStart int64
 	ops       []recoveredOp
 	sealed    bool // the checkpoint has been read
@@ -180,7 +209,7 @@ func (r *recovery) end(off int64) error {
 	case r.limit >= 0:
 		return nil
 	}
-	proof, err := r.provenAfter(off)
+	proof, err := r.provenAfter(off, r.unitStart)
 	if err != nil {
 		return err
 	}
@@ -191,7 +220,7 @@ func (r *recovery) end(off int64) error {
 }
 
 // next returns the valid record at off and its data, which stay good until the next call, or nil.
-func (r *recovery) next(off int64) (*record, []byte, error) {
+func (r *recordReader) next(off int64) (*record, []byte, error) {
 	b, err := r.bytes(off, recordSize)
 	if err != nil || len(b) < recordSize {
 		return nil, nil, err
@@ -208,7 +237,7 @@ func (r *recovery) next(off int64) (*record, []byte, error) {
 }
 
 // bytes returns the n bytes at off, or fewer at the end of the file.
-func (r *recovery) bytes(off int64, n int) ([]byte, error) {
+func (r *recordReader) bytes(off int64, n int) ([]byte, error) {
 	if off >= r.bufOff && off+int64(n) <= r.bufOff+int64(len(r.buf)) {
 		return r.buf[off-r.bufOff:][:n], nil
 	}
@@ -293,9 +322,14 @@ func (r *recovery) applyUnit() error {
 	return nil
 }
 
-// provenAfter looks beyond off for a valid record which proves that everything up to off had been synced: the offset of that record,
+// provenAfter looks beyond off for a valid record which proves that the unit at unitStart had been synced: the offset of that record,
 // or -1. Records of the same group commit prove nothing, for a disk may write its blocks in any order.
-func (r *recovery) provenAfter(off int64) (int64, error) {
+func (r *recordReader) provenAfter(off, unitStart int64) (int64, error) {
+	return r.after(off, func(rec *record) bool { return int64(rec.durable) > unitStart })
+}
+
+// after looks beyond off for a valid record that is wanted: its offset, or -1.
+func (r *recordReader) after(off int64, want func(*record) bool) (int64, error) {
 	var nonce [8]byte
 	binary.LittleEndian.PutUint64(nonce[:], r.file.nonce)
 	const window = 256 << 10
@@ -321,7 +355,7 @@ func (r *recovery) provenAfter(off int64) (int64, error) {
 			if err != nil {
 				return -1, err
 			}
-			if rec != nil && int64(rec.durable) > r.unitStart {
+			if rec != nil && want(rec) {
 				return at, nil
 			}
 		}

@@ -1,6 +1,7 @@
 package log
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -165,7 +166,12 @@ func (sc *scanner) resync(pos int64) (int64, error) {
 		if err != nil {
 			return 0, err
 		}
-		for i := range len(b) {
+		for i := 0; ; i++ {
+			at := bytes.Index(b[i:], []byte(batch.Magic))
+			if at < 0 {
+				break
+			}
+			i += at
 			if _, err := batch.MetaSize(b[i:]); err == nil {
 				return pos + int64(i), nil
 			}

@@ -22,6 +22,8 @@ type StoreConfig struct {
 	CacheBytes int64
 	// MemTableBytes is how much is gathered before it goes to disk; default 4 MiB, of which up to four are held at a time.
 	MemTableBytes uint64
+	// ReadOnly: nothing is written, no lock is taken, and a store that is not there is not made. Writes fail. Nobody else may write meanwhile.
+	ReadOnly bool
 	// Log gets Pebble's own messages at debug level, and its failures; default: discarded.
 	Log *slog.Logger
 
@@ -31,6 +33,7 @@ type StoreConfig struct {
 // PebbleStore is the Store on disk. It has no write-ahead log of its own: the journal is one.
 type PebbleStore struct {
 	db        *pebble.DB
+	readOnly  bool
 	log       *slog.Logger
 	failed    chan struct{}
 	failOnce  sync.Once
@@ -95,6 +98,9 @@ func OpenStore(cfg StoreConfig) (*PebbleStore, error) {
 	}
 	opts.EnsureDefaults()
 	opts.FS = pacedFS{opts.FS, s}
+	if s.readOnly = cfg.ReadOnly; s.readOnly {
+		opts.ReadOnly, opts.FS = true, readFS{opts.FS}
+	}
 	db, err := pebble.Open(cfg.Dir, opts)
 	if err != nil {
 		s.giveUp()
@@ -259,7 +265,10 @@ func (s *PebbleStore) Close() error {
 		close(s.closing)
 		defer s.giveUp()
 		// Pebble's own Close leaves the latest memtable to the write-ahead log, which there is not.
-		err := s.Flush(s.closeCtx)
+		var err error
+		if !s.readOnly {
+			err = s.Flush(s.closeCtx)
+		}
 		full := errors.Is(err, context.Canceled)
 		if full {
 			err = nil
