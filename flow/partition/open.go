@@ -141,11 +141,10 @@ func (p *Partition) openSegments(dir string) (*log.Segments, error) {
 	if err = errors.Join(err, why); err != nil {
 		return nil, err
 	}
-	synced, _, err := p.cfg.Store.Get(p.keys.synced(p.st.dirGen))
+	rec, err := p.st.recovery(p.cfg.Store, p.keys)
 	if err != nil {
 		return nil, err
 	}
-	rec := log.Recovery{Start: p.st.start, Next: p.st.next, AppliedIndex: p.st.applied, Synced: synced}
 	segs, err := log.OpenSegments(dir, p.segmentConfig(), rec)
 	if err != nil {
 		return nil, err

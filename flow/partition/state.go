@@ -108,6 +108,12 @@ func (st *state) load(store log.Store, keys keyspace) error {
 	return st.window.load()
 }
 
+// recovery is what the segments of the state are opened with.
+func (st *state) recovery(store log.Store, keys keyspace) (log.Recovery, error) {
+	synced, _, err := store.Get(keys.synced(st.dirGen))
+	return log.Recovery{Start: st.start, Next: st.next, AppliedIndex: st.applied, Synced: synced}, err
+}
+
 // decision is what apply decided about a batch entry: enough to write its bytes to the segments again without the state that
 // the decision was taken in.
 type decision struct {
