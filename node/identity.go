@@ -277,7 +277,12 @@ func (d *dataDir) recordDone() error {
 }
 
 // close frees the directory for another process.
-func (d *dataDir) close() error { return d.lock.Close() }
+func (d *dataDir) close() error {
+	if d.lock == nil { // there is no lock to take in a copy of a directory
+		return nil
+	}
+	return d.lock.Close()
+}
 
 func lockFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o640)

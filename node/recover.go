@@ -6,12 +6,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/skeinmesh/skein/flow/backup"
 	"github.com/skeinmesh/skein/flow/log"
@@ -416,13 +419,21 @@ func (r *recovery) audit() error {
 }
 
 // openStopped locks the directory of a node that does not run, and reads its identity without counting a start.
-func openStopped(path string) (*dataDir, error) {
-	if _, err := os.Stat(filepath.Join(path, identityFile)); err != nil {
+func openStopped(path string) (*dataDir, error) { return openWith(path, lockFile) }
+
+// openWith is openStopped with another way to lock.
+func openWith(path string, lockIt func(path string) (*os.File, error)) (*dataDir, error) {
+	if _, err := os.Stat(filepath.Join(path, identityFile)); errors.Is(err, fs.ErrPermission) {
+		return nil, fmt.Errorf("data_dir: %w", err)
+	} else if err != nil {
 		return nil, fmt.Errorf("data_dir: %s is not a node's data directory: %w", path, err)
 	}
-	lock, err := lockFile(filepath.Join(path, "lock"))
-	if err != nil {
+	lock, err := lockIt(filepath.Join(path, "lock"))
+	if errors.Is(err, unix.EWOULDBLOCK) {
 		return nil, fmt.Errorf("data_dir: %s is in use: stop the node first: %w", path, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("data_dir: %s cannot be locked: %w", path, err)
 	}
 	d := &dataDir{path: path, lock: lock}
 	raw, err := os.ReadFile(filepath.Join(path, identityFile))
@@ -433,7 +444,7 @@ func openStopped(path string) (*dataDir, error) {
 		err = d.checkFormat()
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("data_dir: %w", err), lock.Close())
+		return nil, errors.Join(fmt.Errorf("data_dir: %w", err), d.close())
 	}
 	return d, nil
 }

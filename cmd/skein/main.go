@@ -22,6 +22,7 @@ const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
+	exitDamage = 3 // of the debug commands: they found damage, and showed what is sound
 )
 
 func main() {
@@ -46,6 +47,12 @@ type usageError struct{ error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
+// codeError ends a command with an exit code of its own.
+type codeError struct {
+	error
+	code int
+}
+
 // errReported ends a command with exit code 1 after it said why itself.
 var errReported = errors.New("already reported")
 
@@ -65,6 +72,9 @@ func (p *process) run(ctx context.Context, args []string) int {
 	code := exitFailed
 	if !p.started || errors.As(err, &usage) || errors.Is(err, config.ErrNoRole) {
 		code = exitUsage
+	}
+	if own := (codeError{}); errors.As(err, &own) {
+		code = own.code
 	}
 	if errors.Is(err, errReported) {
 		return code
@@ -157,7 +167,7 @@ func (p *process) root() *cobra.Command {
 		p.pubCommand(), p.subCommand(),
 		p.streamCommand(), p.exportCommand(), p.importCommand(), p.meshCommand(),
 		p.drainCommand(), p.cordonCommand(), p.uncordonCommand(), p.moveCommand(), p.transferCommand(),
-		p.recoverCommand(),
+		p.recoverCommand(), p.debugCommand(),
 		p.healthCommand(), p.benchCommand(),
 		p.keygenCommand(), p.versionCommand(),
 	)
