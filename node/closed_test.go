@@ -48,7 +48,6 @@ func (tn *testNode) breakState(t *testing.T, g ring.GroupID) {
 // TestVoterThatIsClosedForGoodComesBackWithoutADrain: its state is damaged, which nothing mends, on a node that is there, and there is no
 // other node that could take a copy.
 func TestVoterThatIsClosedForGoodComesBackWithoutADrain(t *testing.T) {
-	t.Parallel()
 	m := startMeshWith(t, 3, func(c *config.Config) { c.ReplaceAfter = 5 * time.Second })
 	m.must(0, 201, "PUT", "/v1/streams/s", `{"partitions":1}`, "If-None-Match", "*")
 	sent := 0

@@ -197,7 +197,7 @@ func (m *testMesh) afterShardsAreMadeAnew(shard int, two []int) (absent bool) {
 	}
 	m.must(at, 204, "DELETE", part+"?confirm="+inShard("part", shard), "")
 	m.poll("the deleted stream's partitions go", 30*time.Second, func() bool { return held("part") == 0 })
-	if held("full") != before { // the shard was asked for the fate of both at once
+	if held("full") < before { // the shard was asked for the fate of both at once; more copies may have come meanwhile
 		m.t.Errorf("%d of %d partitions of the full stream", held("full"), before)
 	}
 	m.must(at, 201, "PUT", part, `{"partitions":1}`)
