@@ -28,17 +28,19 @@ func (b *Broker) maintain(ctx context.Context) error {
 				continue
 			}
 			if p, ok := g.StateMachine().(*partition.Partition); ok {
-				b.maintainOne(ctx, g, p)
+				b.maintainOne(ctx, g, p, st.Term)
 			}
 		}
 	}
 }
 
-// maintainOne proposes what is due. None of it waits for the rest: a partition may have something to trim at every turn.
-func (b *Broker) maintainOne(ctx context.Context, g *replica.Group, p *partition.Partition) {
+// maintainOne proposes what is due. None of it waits for the rest: a partition may have something to trim at every turn. It counts in the
+// term in which this node was the owner before it looked: the catalog's answer may come late, when another owner has brought a newer
+// config and gone again. In one term no other can, and all that earlier owners brought was applied before the catalog was asked.
+func (b *Broker) maintainOne(ctx context.Context, g *replica.Group, p *partition.Partition, term uint64) {
 	now := b.cfg.Now().UnixMilli()
 	propose := func(entry []byte) {
-		if err := g.Propose(entry, func(replica.Outcome) {}); err != nil {
+		if err := g.ProposeIn(term, entry, func(replica.Outcome) {}); err != nil {
 			b.log.Debug("maintenance entry not proposed; the next turn tries again", "err", err)
 		}
 	}

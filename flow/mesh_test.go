@@ -39,6 +39,29 @@ type mesh struct {
 	pipes map[*pipe][2]int
 
 	noSnapshots atomic.Bool // streams of snapshots cannot be opened
+	late        atomic.Pointer[lateAnswers]
+}
+
+// lateAnswers hold back what the catalog answers to one node.
+type lateAnswers struct {
+	to      int
+	held    chan struct{} // one in it once an answer waits
+	release chan struct{} // closed: they arrive
+}
+
+// wait holds up an answer to node i until it may arrive, or the asker gives up.
+func (l *lateAnswers) wait(ctx context.Context, i int, m wire.Method) {
+	if l == nil || i != l.to || m != wire.MethodCatalog {
+		return
+	}
+	select {
+	case l.held <- struct{}{}:
+	default:
+	}
+	select {
+	case <-l.release:
+	case <-ctx.Done():
+	}
 }
 
 // node is one of them; its disk outlives it.

@@ -57,6 +57,7 @@ func (p *fakePeers) Call(ctx context.Context, to ring.NodeID, _ wire.Class, m wi
 	}
 	select {
 	case a := <-done:
+		p.nd.m.late.Load().wait(ctx, p.nd.i, m)
 		if _, still := p.nd.m.reach(p.nd.i, to); !still {
 			return nil, errGone
 		}

@@ -386,6 +386,74 @@ func TestNewOwnerDoesNotBringAnOldConfigBack(t *testing.T) {
 	})
 }
 
+// An owner asks the catalog for a config. While the answer is on its way another node owns the partition, brings a newer config and gives
+// the partition back: what comes late must not count any more.
+func TestConfigThatTheCatalogToldLateDoesNotReplaceANewerOne(t *testing.T) {
+	inMesh(t, 3, func(c *Config) { c.MaintainEvery = 500 * time.Millisecond }, func(t *testing.T, m *mesh) {
+		cfg := StreamConfig{Partitions: 1, RetentionMS: (30 * 24 * time.Hour).Milliseconds()}
+		info := m.create("orders", cfg)
+		g := info.Partitions[0].Group
+		for i := range 3 {
+			m.put(i, "orders", "k", fmt.Sprint(i))
+		}
+		virtual.Sleep(3 * time.Minute)
+		first := m.owner(g)
+		next := m.nodes[(first.i+1)%3]
+		retention := func(nd *node) time.Duration {
+			p, _ := nd.broker.localPartition(g)
+			return time.Duration(p.Spec().RetentionMS) * time.Millisecond
+		}
+		update := func(by *node, keep time.Duration) {
+			cfg.RetentionMS = keep.Milliseconds()
+			if _, err := by.broker.Update(m.within(5*time.Second), "orders", 0, cfg); err != nil {
+				t.Fatal(err)
+			}
+		}
+		transfer := func(from, to *node) {
+			lg, _ := from.host.Group(g)
+			if err := lg.Transfer(m.within(5*time.Second), to.id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		update(first, time.Minute)
+		if _, err := first.broker.Get(m.within(time.Second), "orders"); err != nil { // it sees from its cache that there is a change to ask for
+			t.Fatal(err)
+		}
+		late := &lateAnswers{to: first.i, held: make(chan struct{}, 1), release: make(chan struct{})}
+		m.late.Store(late)
+		<-late.held
+		newest := 60 * 24 * time.Hour
+		update(next, newest)
+		transfer(first, next)
+		for range 1000 { // it looks twice a second
+			if retention(first) == newest {
+				break
+			}
+			virtual.Sleep(time.Millisecond)
+		}
+		transfer(next, first)
+		if m.owner(g) != first || retention(first) != newest {
+			t.Fatalf("the partition did not come back with the newest config: it keeps events for %v", retention(first))
+		}
+		m.late.Store(nil)
+		close(late.release)
+		for range 5000 {
+			virtual.Sleep(time.Millisecond)
+			if got := retention(first); got != newest {
+				t.Fatalf("a retention of %v is back, after one of %v was brought", got, newest)
+			}
+		}
+		for _, nd := range m.nodes {
+			if got := retention(nd); got != newest {
+				t.Errorf("node %d has a retention of %v", nd.i, got)
+			}
+		}
+		if got := m.readAll(0, "orders", earliest()); len(got) != 3 {
+			t.Errorf("%d events are left of 3 that are to be kept for months", len(got))
+		}
+	})
+}
+
 // A stream that is written to all the time has something to trim at every turn.
 func TestConfigReachesAPartitionThatIsTrimmedAllTheTime(t *testing.T) {
 	inMesh(t, 1, nil, func(t *testing.T, m *mesh) {

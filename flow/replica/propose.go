@@ -28,7 +28,20 @@ const MaxEntry = wire.MaxFrame - 64<<10
 // not block. An error means that nothing was enqueued and done is not called: KindInvalid (no data, above MaxEntry), KindNotOwner with a
 // hint, KindUnavailable (owner, but the first entry of the term is not applied yet), KindNoCredit, KindClosed.
 func (g *Group) Propose(data []byte, done func(Outcome)) error {
+	return g.propose(g.status.Load(), data, done)
+}
+
+// ProposeIn is Propose of what was found out while this replica was the owner in a term: KindNotOwner where that term is over, also where
+// it owns the group again, for another owner may have decided otherwise meanwhile.
+func (g *Group) ProposeIn(term uint64, data []byte, done func(Outcome)) error {
 	st := g.status.Load()
+	if st.Term != term {
+		return notOwner("propose", st.Owner, st.Term)
+	}
+	return g.propose(st, data, done)
+}
+
+func (g *Group) propose(st *Status, data []byte, done func(Outcome)) error {
 	switch {
 	case len(data) == 0:
 		return wire.Errorf(wire.KindInvalid, "", "an entry needs data")
