@@ -167,8 +167,8 @@ type slowJournal struct {
 	lag *atomic.Int64
 }
 
-func (j slowJournal) Append(writes []log.Write, sync bool, done func(error)) {
-	j.Journal.Append(writes, sync, func(err error) {
+func (j slowJournal) Append(ctx context.Context, writes []log.Write, sync bool, done func(error)) {
+	j.Journal.Append(ctx, writes, sync, func(err error) {
 		virtual.Sleep(time.Duration(j.lag.Load()))
 		done(err)
 	})

@@ -66,6 +66,7 @@ type Node struct {
 	rates    rates
 	full     atomic.Bool // the free-space reserve is reached
 	leaving  atomic.Bool
+	stopTime time.Duration // the constant of that name, but for tests
 	flagsMu  sync.Mutex
 	closers  []func() error // of what New opened, last first
 }
@@ -87,7 +88,8 @@ func newNode(cfg config.Config, logger *slog.Logger, network transport.Network) 
 }
 
 func openNode(cfg config.Config, logger *slog.Logger, network transport.Network) (*Node, error) {
-	n := &Node{log: logger.With("node", cfg.Name), registry: prometheus.NewRegistry(), network: network, verdicts: make(chan verdict, 1)}
+	n := &Node{log: logger.With("node", cfg.Name), registry: prometheus.NewRegistry(), network: network, verdicts: make(chan verdict, 1),
+		stopTime: stopTime}
 	n.cfg.Store(&cfg)
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, step := range []func() error{n.openData, n.openHTTP, n.openTransport, n.openGossip, n.openDisk, n.openHost, n.openBroker, n.openOps, n.openServer} {

@@ -98,13 +98,7 @@ func startMeshWith(t *testing.T, n int, edit func(*config.Config)) *testMesh {
 	dir := t.TempDir() // its removal comes after stop
 	t.Cleanup(m.stop)
 	for i := range n {
-		cfg := testConfig(fmt.Sprintf("n%d", i), dir)
-		cfg.Found = i == 0
-		if i > 0 {
-			cfg.Join = []string{m.nodes[0].cfg.Gossip.Addr}
-		}
-		edit(&cfg)
-		m.nodes = append(m.nodes, &testNode{cfg: cfg, addr: fmt.Sprintf("127.0.9.%d:1", i+1)})
+		m.add(dir, i, edit)
 		m.start(i)
 	}
 	m.waitWhole()
@@ -119,17 +113,39 @@ func startMeshWith(t *testing.T, n int, edit func(*config.Config)) *testMesh {
 	return m
 }
 
+// add makes the configuration of node i, which is the next one.
+func (m *testMesh) add(dir string, i int, edit func(*config.Config)) {
+	cfg := testConfig(fmt.Sprintf("n%d", i), dir)
+	cfg.Found = i == 0
+	if i > 0 {
+		cfg.Join = []string{m.nodes[0].cfg.Gossip.Addr}
+	}
+	edit(&cfg)
+	m.nodes = append(m.nodes, &testNode{cfg: cfg, addr: fmt.Sprintf("127.0.9.%d:1", i+1)})
+}
+
 func (m *testMesh) start(i int) {
+	m.t.Helper()
+	m.open(i)
+	m.run(i)
+}
+
+// open makes node i, and run runs it.
+func (m *testMesh) open(i int) {
 	m.t.Helper()
 	tn := m.nodes[i]
 	logger := slog.New(slog.NewTextHandler(m.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	n, err := newNode(tn.cfg, logger, m.net.Node(tn.addr))
-	if err != nil {
+	var err error
+	if tn.Node, err = newNode(tn.cfg, logger, m.net.Node(tn.addr)); err != nil {
 		m.t.Fatal(err)
 	}
+}
+
+func (m *testMesh) run(i int) {
+	tn := m.nodes[i]
 	ctx, cancel := context.WithCancel(context.Background())
-	tn.Node, tn.cancel, tn.ended = n, cancel, make(chan error, 1)
-	go func() { tn.ended <- n.Run(ctx) }()
+	tn.cancel, tn.ended = cancel, make(chan error, 1)
+	go func() { tn.ended <- tn.Node.Run(ctx) }()
 }
 
 // killed is how the Run of a node ends whose gossip is closed under it.

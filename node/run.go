@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/skeinmesh/skein/flow/log"
@@ -12,11 +14,14 @@ import (
 	"github.com/skeinmesh/skein/node/config"
 	"github.com/skeinmesh/skein/node/load"
 	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/transport/wire"
 )
 
 // part is one running part of the node.
 type part struct {
 	name   string
+	ground bool // the others speak through it to their end
+	ctx    context.Context
 	cancel context.CancelFunc
 	ended  chan struct{}
 	err    error
@@ -29,9 +34,9 @@ type runner struct {
 }
 
 // start runs fn until stop. A part that ends before is a failure of the node.
-func (r *runner) start(name string, fn func(context.Context) error) {
+func (r *runner) start(name string, fn func(context.Context) error) *part {
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &part{name: name, cancel: cancel, ended: make(chan struct{})}
+	p := &part{name: name, ctx: ctx, cancel: cancel, ended: make(chan struct{})}
 	r.parts = append(r.parts, p)
 	go func() {
 		defer close(p.ended)
@@ -50,6 +55,7 @@ func (r *runner) start(name string, fn func(context.Context) error) {
 			}
 		}
 	}()
+	return p
 }
 
 // halt tells a part to end before its turn, and does not wait for it.
@@ -61,30 +67,52 @@ func (r *runner) halt(name string) {
 	}
 }
 
-// stop ends all parts, the last one started first, and waits for each. What was told already, the failure that made the node stop, is
-// not told again.
+// stop ends all parts and waits for each. First the last one started, the front door: its requests need all others. Those are told at
+// once, for one may wait for what another has to give up: a founding, or a birth, for the replicas to write to a journal that is full. In
+// the end, one after the other, what they speak through. What was told already, the failure that made the node stop, is not told again.
 func (r *runner) stop(told error) error {
 	var errs []error
-	for i := len(r.parts) - 1; i >= 0; i-- {
-		p := r.parts[i]
+	for i, p := range slices.Backward(r.parts) {
 		p.cancel()
 		<-p.ended
-		if p.err != nil && p.err != told && !errors.Is(p.err, context.Canceled) {
+		if p.err != nil && p.err != told && !errors.Is(p.err, context.Canceled) && wire.KindOf(p.err) != wire.KindClosed {
 			errs = append(errs, p.err)
+		}
+		if i == len(r.parts)-1 {
+			for _, other := range r.parts[:i] {
+				if !other.ground {
+					other.cancel()
+				}
+			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
+// left names the parts that were told to end and have not.
+func (r *runner) left() (names []string) {
+	for _, p := range r.parts {
+		select {
+		case <-p.ended:
+		default:
+			if p.ctx.Err() != nil {
+				names = append(names, p.name)
+			}
+		}
+	}
+	return names
+}
+
 // Run serves until ctx ends, then hands partitions over (bounded) and stops everything. It returns nil after an orderly end,
-// and the failure of a part that the node cannot go on without; ErrGaveUp when it is to be made anew. Call it once.
+// and the failure of a part that the node cannot go on without; ErrGaveUp when it is to be made anew. After an error that says that the
+// node did not stop, some of it still runs, and the process must end. Call it once.
 func (n *Node) Run(ctx context.Context) error {
 	if err := n.chooseMesh(); err != nil {
 		return errors.Join(err, n.Close())
 	}
 	r := &runner{failed: make(chan error, 1)}
-	r.start("gossip", n.gossip.Run)
-	r.start("transport", n.peers.Run)
+	r.start("gossip", n.gossip.Run).ground = true
+	r.start("transport", n.peers.Run).ground = true
 	r.start("starts", n.starts.run)
 	r.start("identity", n.watchIdentity)
 	r.start("replicas", n.runReplicas)
@@ -109,7 +137,37 @@ func (n *Node) Run(ctx context.Context) error {
 			r.halt("replicas") // it owns nothing from now on, whatever the others still have to end
 		}
 	}
-	return errors.Join(failure, r.stop(failure), n.Close())
+	return n.end(r, failure)
+}
+
+// stopTime bounds the end of a node after it handed its partitions over: requests in flight have half of it. What takes longer waits for a
+// disk that does not answer, and no process can call that off.
+const stopTime = 20 * time.Second
+
+// end stops everything. What has not stopped in time is named and left: the process ends as by a kill, which loses nothing either.
+func (n *Node) end(r *runner, failure error) error {
+	ended := make(chan error, 1)
+	go func() { ended <- errors.Join(failure, r.stop(failure), n.Close()) }()
+	t := time.NewTimer(n.stopTime)
+	defer t.Stop()
+	select {
+	case err := <-ended:
+		if err == nil {
+			n.log.Info("stopped")
+		}
+		return err
+	case <-t.C:
+	}
+	left := r.left()
+	if len(left) == 0 {
+		left = []string{"journal and store"}
+	}
+	err := fmt.Errorf("the node did not stop within %v: %s still waits, most likely for the disk that holds %s. The process ends without it; "+
+		"nothing that was acknowledged is lost. See to the disk, then start the node again", n.stopTime, strings.Join(left, ", "), n.data.path)
+	if failure != nil {
+		err = fmt.Errorf("%v\n%w", failure, err) // not the failure itself: nothing may be started again in this process
+	}
+	return err
 }
 
 // leave hands the partitions owned here to other replicas, so that a planned stop costs no election timeout.

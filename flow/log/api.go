@@ -57,11 +57,11 @@ type GroupState struct {
 // All methods are safe for concurrent use. Two implementations: the files of this package, and the deterministic twin
 // in logtest; one conformance suite covers both.
 type Journal interface {
-	// Append queues writes as one atomic unit and returns at once, or blocks while the queue is full. done is called from the
-	// writer's goroutine, in order of the calls, once the unit is durable (sync) or handed to the OS (not sync); it must not
-	// block. A unit without writes only waits for those before it. After an fsync error every later done gets the error: nothing is
-	// retried, the process must stop.
-	Append(writes []Write, sync bool, done func(error))
+	// Append queues writes as one atomic unit and returns at once, or waits while the queue is full, until ctx ends: then nothing was
+	// queued, and done gets why. done is called from the writer's goroutine, in order of the calls, once the unit is durable (sync) or
+	// handed to the OS (not sync); it must not block. A unit without writes only waits for those before it. After an fsync error every
+	// later done gets the error: nothing is retried, the process must stop.
+	Append(ctx context.Context, writes []Write, sync bool, done func(error))
 	// Groups lists every group known, removed ones with their tombstone.
 	Groups() []GroupState
 	// Load returns one group's state.

@@ -1,6 +1,7 @@
 package log
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -34,7 +35,7 @@ func benchGroup(b *testing.B, j *FileJournal, g ring.GroupID, data []byte, n int
 	ch := make(chan error, 1)
 	done := func(err error) { ch <- err }
 	for i := 1; i <= n; i++ {
-		j.Append([]Write{{Group: g, Entries: []Entry{{Index: uint64(i), Term: 1, Data: data}}}}, true, done)
+		j.Append(context.Background(), []Write{{Group: g, Entries: []Entry{{Index: uint64(i), Term: 1, Data: data}}}}, true, done)
 		if err := <-ch; err != nil {
 			b.Error(err)
 			return

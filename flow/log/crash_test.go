@@ -2,6 +2,7 @@ package log
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -305,7 +306,7 @@ func TestJournalSyncsWhatAKilledProcessLeftToTheOS(t *testing.T) {
 	j := openTest(t, src)
 	appendSync(t, j, Write{Group: testGroup(0), Entries: entries(1, 1, 3, 20)})
 	handed := make(chan error, 1)
-	j.Append([]Write{{Group: testGroup(0), Entries: entries(1, 3, 5, 20)}}, false, func(err error) { handed <- err })
+	j.Append(context.Background(), []Write{{Group: testGroup(0), Entries: entries(1, 3, 5, 20)}}, false, func(err error) { handed <- err })
 	if err := <-handed; err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ func TestJournalIsDoneForGoodAfterAFailedWrite(t *testing.T) {
 	}
 	for i := range 3 {
 		ch := make(chan error, 1)
-		j.Append([]Write{{Group: testGroup(0), Entries: entries(1, 2, 3, 10)}}, i%2 == 0, func(err error) { ch <- err })
+		j.Append(context.Background(), []Write{{Group: testGroup(0), Entries: entries(1, 2, 3, 10)}}, i%2 == 0, func(err error) { ch <- err })
 		if err := <-ch; err == nil || !errors.Is(err, j.Err()) {
 			t.Fatalf("append: %v", err)
 		}
@@ -44,11 +44,11 @@ func TestJournalIsDoneForGoodAfterAFailedWrite(t *testing.T) {
 func TestQueueBlocksAtItsBoundAndLetsOneUnitThrough(t *testing.T) {
 	var q queue
 	q.init(100)
-	if err := q.put(unit{size: 500}); err != nil {
+	if err := q.put(context.Background(), unit{size: 500}); err != nil {
 		t.Fatal(err)
 	}
 	second := make(chan error, 1)
-	go func() { second <- q.put(unit{size: 10}) }()
+	go func() { second <- q.put(context.Background(), unit{size: 10}) }()
 	units := q.take(nil)
 	select {
 	case <-second:
@@ -59,8 +59,18 @@ func TestQueueBlocksAtItsBoundAndLetsOneUnitThrough(t *testing.T) {
 	if err := <-second; err != nil {
 		t.Fatal(err)
 	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for _, when := range []string{"while it waits", "before"} {
+		gone := make(chan error, 1)
+		go func() { gone <- q.put(ctx, unit{size: 99}) }()
+		cancel()
+		if err := <-gone; !errors.Is(err, context.Canceled) {
+			t.Fatalf("put that was given up %s: %v", when, err)
+		}
+	}
 	third := make(chan error, 1)
-	go func() { third <- q.put(unit{size: 99}) }()
+	go func() { third <- q.put(context.Background(), unit{size: 99}) }()
 	q.close()
 	if err := <-third; wire.KindOf(err) != wire.KindClosed {
 		t.Fatalf("put into a closed queue: %v", err)

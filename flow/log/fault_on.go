@@ -18,6 +18,7 @@ import (
 //	fsync_delay=50ms       every fsync of a journal or segment file takes that much longer
 //	fsync_delay_while=PATH only while there is a file of that name
 //	fsync_fail_after=N     the N+1st fsync and all that follow fail with EIO
+//	full_while=PATH        no new file of the journal or the store finds space while there is a file of that name
 //
 // They exist in builds with the tag skeinfault alone.
 var faults = sync.OnceValue(func() *faultPlan {
@@ -29,6 +30,8 @@ var faults = sync.OnceValue(func() *faultPlan {
 			p.delay, _ = time.ParseDuration(value)
 		case "fsync_delay_while":
 			p.while = value
+		case "full_while":
+			p.full = value
 		case "fsync_fail_after":
 			if n, err := strconv.ParseInt(value, 10, 64); err == nil {
 				p.failAfter = n
@@ -41,6 +44,7 @@ var faults = sync.OnceValue(func() *faultPlan {
 type faultPlan struct {
 	delay     time.Duration
 	while     string // "": always
+	full      string // "": never
 	failAfter int64  // -1: never
 	count     atomic.Int64
 }
@@ -56,10 +60,16 @@ func syncFile(f *os.File) error {
 	return fdatasync(f)
 }
 
-func (p *faultPlan) slowNow() bool {
-	if p.while == "" {
-		return true
+func (p *faultPlan) slowNow() bool { return p.while == "" || isThere(p.while) }
+
+func spaceFor(path string) error {
+	if p := faults(); p.full != "" && isThere(p.full) {
+		return &os.PathError{Op: "fallocate", Path: path, Err: unix.ENOSPC}
 	}
-	_, err := os.Stat(p.while)
+	return nil
+}
+
+func isThere(path string) bool {
+	_, err := os.Stat(path)
 	return err == nil
 }

@@ -134,6 +134,9 @@ func (p *preparer) run() {
 
 // makeSpare makes a file of zeros. It bears its name only once it is complete.
 func makeSpare(ctx context.Context, path string, size int64) spare {
+	if err := spaceFor(path); err != nil {
+		return spare{err: err}
+	}
 	f, err := os.OpenFile(path+tmpSuffix, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o640)
 	if err != nil {
 		return spare{err: err}

@@ -1,6 +1,7 @@
 package log
 
 import (
+	"context"
 	"log/slog"
 	"os"
 	"sync"
@@ -133,9 +134,9 @@ func OpenJournal(cfg JournalConfig) (*FileJournal, error) {
 
 // Append implements Journal. The writes and what they refer to belong to the journal until done was called, entries' data also
 // after it (it is cached, and never changed). done must not call Append: the writer would wait for itself.
-func (j *FileJournal) Append(writes []Write, sync bool, done func(error)) {
+func (j *FileJournal) Append(ctx context.Context, writes []Write, sync bool, done func(error)) {
 	u := unit{writes: writes, sync: sync, done: done, size: unitSize(writes)}
-	if err := j.queue.put(u); err != nil {
+	if err := j.queue.put(ctx, u); err != nil {
 		done(err)
 	}
 }
@@ -170,10 +171,14 @@ func (j *FileJournal) fail(err error) {
 // Close implements Journal. What was queued is written before it returns, unless the disk is full.
 func (j *FileJournal) Close() error {
 	j.queue.close()
-	if j.full.Load() {
+	full := j.full.Load()
+	if full {
 		j.prep.stop()
 	}
 	j.done.Wait()
+	if full {
+		j.log.Warn("closed on a full disk: what waited for space is not stored, and nobody was told that it is")
+	}
 	j.mu.Lock()
 	closed := j.closed
 	j.closed = true

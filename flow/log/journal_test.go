@@ -2,6 +2,7 @@ package log
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"testing"
 
@@ -23,7 +24,7 @@ func openTest(t testing.TB, dir string) *FileJournal {
 func appendSync(t testing.TB, j Journal, w ...Write) {
 	t.Helper()
 	ch := make(chan error, 1)
-	j.Append(w, true, func(err error) { ch <- err })
+	j.Append(context.Background(), w, true, func(err error) { ch <- err })
 	if err := <-ch; err != nil {
 		t.Fatal(err)
 	}

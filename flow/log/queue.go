@@ -1,6 +1,9 @@
 package log
 
-import "sync"
+import (
+	"context"
+	"sync"
+)
 
 // unit is one Append: its writes become durable together or not at all.
 type unit struct {
@@ -24,7 +27,7 @@ func unitSize(writes []Write) int64 {
 	return n
 }
 
-// queue holds units on their way to the writer. It is bounded by bytes: put blocks while what is queued or being written
+// queue holds units on their way to the writer. It is bounded by bytes: put waits while what is queued or being written
 // is at the bound, but one unit always fits.
 type queue struct {
 	mu       sync.Mutex
@@ -41,10 +44,17 @@ func (q *queue) init(limit int64) {
 	q.notEmpty.L, q.notFull.L = &q.mu, &q.mu
 }
 
-func (q *queue) put(u unit) error {
+func (q *queue) put(ctx context.Context, u unit) error {
+	if q.tryPut(u) {
+		return nil
+	}
+	defer context.AfterFunc(ctx, q.wakeWaiting)()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for !q.closed && !q.fitsLocked(u) {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		q.notFull.Wait()
 	}
 	if q.closed {
@@ -52,6 +62,13 @@ func (q *queue) put(u unit) error {
 	}
 	q.addLocked(u)
 	return nil
+}
+
+// wakeWaiting has those who wait for room look again.
+func (q *queue) wakeWaiting() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.notFull.Broadcast()
 }
 
 // tryPut is put where that would not wait; false: full or closed.

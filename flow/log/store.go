@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/skeinmesh/skein/transport/wire"
+	"golang.org/x/sys/unix"
 )
 
 // StoreConfig says where a PebbleStore is and what memory it may use. The zero of a field means its default.
@@ -34,6 +35,7 @@ type StoreConfig struct {
 type PebbleStore struct {
 	db        *pebble.DB
 	readOnly  bool
+	most      uint64 // bytes of memtables at which Pebble has writers wait for a flush
 	log       *slog.Logger
 	failed    chan struct{}
 	failOnce  sync.Once
@@ -74,7 +76,7 @@ func OpenStore(cfg StoreConfig) (*PebbleStore, error) {
 		DisableWAL:                  true,
 		FormatMajorVersion:          storeFormat,
 		MemTableSize:                cfg.MemTableBytes,
-		MemTableStopWritesThreshold: 4,
+		MemTableStopWritesThreshold: memTables,
 		MaxOpenFiles:                256,
 		Logger:                      &storeLogger{log: cfg.Log, fail: s.fail},
 		FS:                          cfg.fs,
@@ -106,8 +108,20 @@ func OpenStore(cfg StoreConfig) (*PebbleStore, error) {
 		s.giveUp()
 		return nil, storeError("open store", err)
 	}
-	s.db = db
+	s.db, s.most = db, memTables*cfg.MemTableBytes
 	return s, nil
+}
+
+// memTables is how many memtables are held at a time.
+const memTables = 4
+
+// room is ENOSPC while nothing can be flushed and the memtables are full. Pebble would have its callers wait, for ever on a disk that stays
+// full: a group's goroutine, which then neither speaks to its followers nor can be told to stop.
+func (s *PebbleStore) room() error {
+	if !s.full.Load() || s.db.Metrics().MemTable.Size < s.most {
+		return nil
+	}
+	return unix.ENOSPC
 }
 
 func newStore(log *slog.Logger) *PebbleStore {
@@ -152,6 +166,9 @@ type pacedFS struct {
 
 func (f pacedFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	f.s.pace()
+	if err := spaceFor(name); err != nil {
+		return nil, err
+	}
 	return f.FS.Create(name, category)
 }
 
@@ -238,12 +255,17 @@ func PrefixEnd(prefix []byte) []byte {
 }
 
 // NewBatch implements Store.
-func (s *PebbleStore) NewBatch() Batch { return &pebbleBatch{b: s.db.NewBatch()} }
+func (s *PebbleStore) NewBatch() Batch { return &pebbleBatch{s: s, b: s.db.NewBatch()} }
 
 // Flush implements Store. It returns early when ctx ends or the store fails.
 func (s *PebbleStore) Flush(ctx context.Context) error {
 	if err := s.Err(); err != nil {
 		return err
+	}
+	for s.room() != nil { // to begin one would wait as well, and not for ctx
+		if !sleep(ctx, fullPause) {
+			return ctx.Err()
+		}
 	}
 	flushed, err := s.db.AsyncFlush()
 	if err != nil {
@@ -286,6 +308,7 @@ func (s *PebbleStore) Close() error {
 
 // pebbleBatch keeps the first error for Commit.
 type pebbleBatch struct {
+	s   *PebbleStore
 	b   *pebble.Batch
 	err error
 }
@@ -303,7 +326,7 @@ func (b *pebbleBatch) DeleteRange(lo, hi []byte) {
 }
 
 func (b *pebbleBatch) Commit() error {
-	err := b.err
+	err := firstError(b.err, b.s.room())
 	if err == nil {
 		err = b.b.Commit(pebble.NoSync)
 	}

@@ -3,6 +3,8 @@ package log
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -30,30 +32,38 @@ func (l *lineLog) Write(b []byte) (int, error) {
 	return l.lines.Write(b)
 }
 
-func TestStoreOnAFullDiskSaysSoOnceAndCloses(t *testing.T) {
-	var full atomic.Bool
-	fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+// fullFS is a file system that has no space while full is set.
+func fullFS(full *atomic.Bool) vfs.FS {
+	return errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if full.Load() && (op.Kind == errorfs.OpCreate || op.Kind == errorfs.OpFileWrite) {
 			return unix.ENOSPC
 		}
 		return nil
 	}))
+}
+
+// put commits one key.
+func put(s *PebbleStore, key, value []byte) error {
+	b := s.NewBatch()
+	b.Set(key, value)
+	return b.Commit()
+}
+
+func TestStoreOnAFullDiskSaysSoOnceAndCloses(t *testing.T) {
+	var full atomic.Bool
+	fs := fullFS(&full)
 	said := &lineLog{first: make(chan struct{})}
 	s, err := OpenStore(StoreConfig{Dir: "store", fs: fs, Log: slog.New(slog.NewTextHandler(said, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := s.NewBatch()
-	b.Set([]byte("k"), []byte("v"))
-	if err := b.Commit(); err != nil {
+	if err := put(s, []byte("k"), []byte("v")); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Flush(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	b = s.NewBatch()
-	b.Set([]byte("l"), []byte("w"))
-	if err := b.Commit(); err != nil {
+	if err := put(s, []byte("l"), []byte("w")); err != nil {
 		t.Fatal(err)
 	}
 	full.Store(true)
@@ -105,4 +115,58 @@ func TestStoreLeavesAFullDiskAloneForAWhile(t *testing.T) {
 			t.Errorf("closing waits %v", d)
 		}
 	})
+}
+
+// Pebble has writers wait for a flush when its memtables are full: on a full disk for ever.
+func TestStoreOnAFullDiskRefusesWhatItCannotHold(t *testing.T) {
+	var full atomic.Bool
+	said := &lineLog{first: make(chan struct{})}
+	s, err := OpenStore(StoreConfig{Dir: "store", fs: fullFS(&full), MemTableBytes: 64 << 10, Log: slog.New(slog.NewTextHandler(said, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := put(s, []byte("k"), []byte("v")); err != nil {
+		t.Fatal(err)
+	}
+	full.Store(true)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	flushed := make(chan error, 2)
+	go func() { flushed <- s.Flush(ctx) }()
+	<-said.first
+	value := make([]byte, 1<<10)
+	taken := 0
+	for taken < 1000 && err == nil {
+		if err = put(s, fmt.Appendf(nil, "%04d", taken), value); err == nil {
+			taken++
+		}
+	}
+	if !IsDiskFull(err) || taken == 0 || taken > memTables*64 {
+		t.Fatalf("%d KiB were taken into memtables of %d, then: %v", taken, memTables*64, err)
+	}
+	go func() { flushed <- s.Flush(ctx) }() // one more: it waits, and can be given up too
+	full.Store(false)
+	if err := errors.Join(<-flushed, <-flushed); err != nil {
+		t.Fatal(err)
+	}
+	if err := put(s, []byte("l"), []byte("w")); err != nil {
+		t.Errorf("there is space again, but: %v", err)
+	}
+	full.Store(true)
+	go func() { flushed <- s.Flush(ctx) }()
+	for !s.full.Load() {
+		time.Sleep(time.Millisecond)
+	}
+	for err = nil; err == nil; taken++ {
+		err = put(s, fmt.Appendf(nil, "%04d", taken), value)
+	}
+	cancel()
+	for _, err := range []error{s.Flush(ctx), <-flushed} {
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("a flush that was given up: %v", err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
 }

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"context"
 	"sync"
 
 	"github.com/skeinmesh/skein/flow/log"
@@ -49,8 +50,10 @@ func (a *appender) add(w []log.Write, sync bool, done func(error)) {
 	}
 }
 
-// run feeds the journal until stop is closed and the queue is empty.
-func (a *appender) run(stop <-chan struct{}) {
+// run feeds the journal until ctx ends, which is when no group is there any more. What the journal has no room for then is left: nobody
+// was told that it is stored, and a full or hung disk may never have room. It is left to its end, for a log without a piece in the middle
+// would be another one.
+func (a *appender) run(ctx context.Context) {
 	var spare []appendReq
 	for {
 		a.mu.Lock()
@@ -59,7 +62,10 @@ func (a *appender) run(stop <-chan struct{}) {
 		a.busy = len(batch) > 0
 		a.mu.Unlock()
 		for i, r := range batch {
-			a.journal.Append(r.writes, r.sync, r.done)
+			a.journal.Append(ctx, r.writes, r.sync, r.done)
+			if ctx.Err() != nil {
+				return
+			}
 			batch[i] = appendReq{}
 		}
 		spare = batch
@@ -68,13 +74,8 @@ func (a *appender) run(stop <-chan struct{}) {
 		}
 		select {
 		case <-a.wake:
-		case <-stop:
-			a.mu.Lock()
-			empty := len(a.queue) == 0
-			a.mu.Unlock()
-			if empty {
-				return
-			}
+		case <-ctx.Done():
+			return
 		}
 	}
 }

@@ -342,12 +342,13 @@ func TestCrashWhileASnapshotIsInstalled(t *testing.T) {
 	}
 }
 
-func crashInstalling(t *testing.T, m *mesh, early bool) {
-	g := testGroup(1)
+// fallBehind founds a group on three nodes and cuts off a follower, which then lacks 60 values that it can get by a snapshot alone.
+func (m *mesh) fallBehind(g ring.GroupID) (lag *node) {
+	m.t.Helper()
 	m.found(g, 0, 1, 2)
 	m.propose(g, "first")
 	m.converge(g, 0, 1, 2)
-	lag := m.nodes[(m.nodeOf(m.owner(g)).i+1)%3]
+	lag = m.nodes[(m.nodeOf(m.owner(g)).i+1)%3]
 	for _, n := range m.nodes {
 		n.journal.trim.Store(n != lag)
 	}
@@ -358,9 +359,15 @@ func crashInstalling(t *testing.T, m *mesh, early bool) {
 	virtual.Sleep(time.Second)
 	for _, n := range m.nodes {
 		if err := n.host.Checkpoint(context.Background()); err != nil {
-			t.Fatal(err)
+			m.t.Fatal(err)
 		}
 	}
+	return lag
+}
+
+func crashInstalling(t *testing.T, m *mesh, early bool) {
+	g := testGroup(1)
+	lag := m.fallBehind(g)
 	lag.store.noFlush.Store(early)
 	lag.journal.hold(true)
 	m.isolate(lag.i, false)

@@ -28,6 +28,7 @@ type memJournal struct {
 	ended    chan struct{}
 	trim     atomic.Bool // Release drops at once
 	noAppend bool        // hold the disk
+	noRoom   bool        // hold who appends
 }
 
 type memUnit struct {
@@ -117,13 +118,32 @@ func (j *memJournal) applyLocked(w log.Write) {
 	}
 }
 
-func (j *memJournal) Append(w []log.Write, sync bool, done func(error)) {
+func (j *memJournal) Append(ctx context.Context, w []log.Write, sync bool, done func(error)) {
+	defer context.AfterFunc(ctx, func() {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		j.cond.Broadcast()
+	})()
+	j.mu.Lock()
+	for j.noRoom && !j.closed && ctx.Err() == nil {
+		j.cond.Wait()
+	}
+	refused := j.noRoom && !j.closed
+	if !refused && !j.closed {
+		j.queue = append(j.queue, memUnit{w, sync, done})
+		j.cond.Broadcast()
+	}
+	j.mu.Unlock()
+	if refused {
+		done(ctx.Err())
+	}
+}
+
+// full has Append wait as it does while the queue is full.
+func (j *memJournal) full(v bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.closed {
-		return
-	}
-	j.queue = append(j.queue, memUnit{w, sync, done})
+	j.noRoom = v
 	j.cond.Broadcast()
 }
 
@@ -137,7 +157,7 @@ func (j *memJournal) hold(v bool) {
 // crash stops the journal and forgets what was not synced.
 func (j *memJournal) crash() {
 	j.mu.Lock()
-	j.queue, j.unsynced, j.closed, j.noAppend = nil, nil, true, false
+	j.queue, j.unsynced, j.closed, j.noAppend, j.noRoom = nil, nil, true, false, false
 	j.cond.Broadcast()
 	j.mu.Unlock()
 	<-j.ended

@@ -27,7 +27,7 @@ type Host struct {
 	beats    *beats
 	clock    atomic.Uint64 // ticks since the start
 
-	ctx       context.Context // ends when the host stops serving
+	ctx       context.Context // ends when the host is to stop
 	cancel    context.CancelFunc
 	ready     chan struct{}
 	stopped   chan struct{}
@@ -107,10 +107,11 @@ func (h *Host) Run(ctx context.Context) error {
 	if h.started.Swap(true) {
 		return errors.New("replica: Run was called before")
 	}
-	stopWriters := make(chan struct{})
+	defer context.AfterFunc(ctx, h.cancel)() // at once: who waits for the journal may wait for a disk that is full
+	wctx, stopWriters := context.WithCancel(context.Background())
 	var writers sync.WaitGroup
-	writers.Go(func() { h.appender.run(stopWriters) })
-	writers.Go(func() { h.outbox.run(stopWriters) })
+	writers.Go(func() { h.appender.run(wctx) })
+	writers.Go(func() { h.outbox.run(wctx.Done()) })
 	err := h.serve(ctx)
 	h.cancel()
 	h.mu.Lock()
@@ -124,7 +125,7 @@ func (h *Host) Run(ctx context.Context) error {
 		<-g.done
 	}
 	h.children.Wait()
-	close(stopWriters)
+	stopWriters()
 	writers.Wait()
 	close(h.stopped)
 	return err
@@ -132,6 +133,9 @@ func (h *Host) Run(ctx context.Context) error {
 
 func (h *Host) serve(ctx context.Context) error {
 	if err := h.recover(ctx); err != nil {
+		if ctx.Err() != nil && wire.KindOf(err) == wire.KindClosed {
+			return nil // it was to write something first
+		}
 		return err
 	}
 	close(h.ready)

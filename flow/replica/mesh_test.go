@@ -97,6 +97,16 @@ func (m *mesh) stop() {
 }
 
 func (n *node) start() {
+	n.launch()
+	select {
+	case <-n.host.Ready():
+	case err := <-n.ended:
+		n.m.t.Fatalf("node %d: %v", n.i, err)
+	}
+}
+
+// launch is start without waiting until the replicas are there.
+func (n *node) launch() {
 	cfg := DefaultConfig()
 	cfg.Self, cfg.Journal, cfg.Store = n.id, n.journal, n.store
 	cfg.Sender, cfg.Caller, cfg.Placement = n, n, n
@@ -133,11 +143,6 @@ func (n *node) start() {
 	n.host, n.cancel, n.ended, n.up = h, cancel, ended, true
 	n.m.mu.Unlock()
 	go func() { ended <- h.Run(ctx) }()
-	select {
-	case <-h.Ready():
-	case err := <-ended:
-		n.m.t.Fatalf("node %d: %v", n.i, err)
-	}
 }
 
 func beUint64(b []byte) (v uint64) {

@@ -257,6 +257,9 @@ func (g *Group) install(m *pb.Message) {
 
 // installed continues an installation after the state became durable: the journal follows.
 func (g *Group) installed(m *pb.Message, err error) {
+	if err != nil && g.ctx.Err() != nil {
+		return // the host stops: the next start finds how far it came
+	}
 	if err != nil {
 		g.inbox.fail(fmt.Errorf("install snapshot: %w", err))
 		return

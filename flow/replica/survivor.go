@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -198,7 +199,7 @@ func FoundAnew(journal log.Journal, store log.Store, b Birth, now time.Time, ent
 
 func appendSync(journal log.Journal, w log.Write) error {
 	done := make(chan error, 1)
-	journal.Append([]log.Write{w}, true, func(err error) { done <- err })
+	journal.Append(context.Background(), []log.Write{w}, true, func(err error) { done <- err })
 	if err := <-done; err != nil {
 		return fmt.Errorf("journal: %w", err)
 	}

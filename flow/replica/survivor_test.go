@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
@@ -87,7 +88,7 @@ func TestChangesThatWaitInTheSurvivorsLogAreVoid(t *testing.T) {
 			t.Fatal(err)
 		}
 		done := make(chan error, 1)
-		n.journal.Append([]log.Write{{Group: g, Entries: []log.Entry{
+		n.journal.Append(context.Background(), []log.Write{{Group: g, Entries: []log.Entry{
 			{Index: gs.Last + 1, Term: last, Data: []byte(value(5))},
 			{Index: gs.Last + 2, Term: last, Type: log.EntryConfV2, Data: data},
 			{Index: gs.Last + 3, Term: last, Data: []byte(value(6))},

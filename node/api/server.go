@@ -99,8 +99,11 @@ func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serve) }
 // Run serves on ln until ctx ends; then it stops accepting, tells subscribers goodbye, waits for requests in flight at most
 // Config.DrainTimeout, and closes what is left. It returns nil after an orderly end. It closes ln. Call it once.
 func (s *Server) Run(ctx context.Context, ln net.Listener) error {
+	requests, endRequests := context.WithCancel(context.WithoutCancel(ctx))
+	defer endRequests() // of a request whose body was not read yet, nobody looks whether its connection is there
 	srv := &http.Server{
 		Handler:           s.Handler(),
+		BaseContext:       func(net.Listener) context.Context { return requests },
 		ReadHeaderTimeout: s.cfg.ReadHeaderTimeout,
 		IdleTimeout:       s.cfg.IdleTimeout,
 		// Handlers that take longer move the deadline themselves; this one is for answers that nobody reads.

@@ -381,14 +381,7 @@ func TestListenSaysWhatToChange(t *testing.T) {
 
 func TestRunEndsSubscribersWithGoodbye(t *testing.T) {
 	w := newWorld(t)
-	ln, err := Listen(Config{Addr: "127.0.0.1:0"}, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ran := make(chan error, 1)
-	go func() { ran <- w.s.Run(ctx, ln) }()
-	base := "http://" + ln.Addr().String()
+	base, cancel, ran := w.run()
 	w.expect(200, "", "POST", "/v1/streams/a/events", "hello", "Content-Type: text/plain")
 	res := w.openStream(base+"/v1/streams/a/events?from=earliest", "Accept: text/event-stream")
 	defer res.Body.Close()
@@ -399,10 +392,24 @@ func TestRunEndsSubscribersWithGoodbye(t *testing.T) {
 	if err := <-ran; err != nil {
 		t.Fatal(err)
 	}
-	if _, err := net.Dial("tcp", ln.Addr().String()); err == nil {
+	if _, err := net.Dial("tcp", strings.TrimPrefix(base, "http://")); err == nil {
 		t.Fatal("still listening")
 	}
 	http.DefaultClient.CloseIdleConnections()
+}
+
+// run has the server serve by itself until cancel; then ran gets what it returned.
+func (w *world) run() (base string, cancel func(), ran chan error) {
+	t := w.t.(*testing.T)
+	t.Helper()
+	ln, err := Listen(Config{Addr: "127.0.0.1:0"}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ran = make(chan error, 1)
+	go func() { ran <- w.s.Run(ctx, ln) }()
+	return "http://" + ln.Addr().String(), cancel, ran
 }
 
 func (w *world) openStream(url string, header ...string) *http.Response {

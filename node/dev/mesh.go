@@ -36,8 +36,8 @@ type Options struct {
 	NodeArgs  func(i int) []string
 	// NodeEnv, where not nil, adds to one node's environment. Like NodeArgs it is asked at every start of the node.
 	NodeEnv func(i int) []string
-	// StopTimeout is how long a node may take to end after SIGTERM before it is killed; default 45 s, more than
-	// it takes to hand over what it owns.
+	// StopTimeout is how long a node may take to end after SIGTERM before it is killed; default 60 s, more than
+	// it takes to hand over what it owns and to stop.
 	StopTimeout time.Duration
 }
 
@@ -88,7 +88,7 @@ func Start(o Options) (*Mesh, error) {
 func setDefaults(o *Options) error {
 	o.Nodes = cmp.Or(o.Nodes, 3)
 	o.BasePort = cmp.Or(o.BasePort, 8400)
-	o.StopTimeout = cmp.Or(o.StopTimeout, 45*time.Second)
+	o.StopTimeout = cmp.Or(o.StopTimeout, 60*time.Second)
 	if o.Nodes < 1 || o.Nodes > 50 {
 		return fmt.Errorf("dev: %d nodes: 1 to 50 are possible", o.Nodes)
 	}

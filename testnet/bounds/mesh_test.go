@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -197,6 +198,22 @@ func (m *mesh) memory(node int, field string) int64 {
 		}
 	}
 	m.t.Fatalf("no %s of %s", field, m.Name(node))
+	return 0
+}
+
+// metric is the value of a metric of the first node that has no labels.
+func (m *mesh) metric(name string) float64 {
+	resp, err := http.Get("http://" + m.Address(0) + "/metrics")
+	if err != nil {
+		return 0
+	}
+	defer resp.Body.Close()
+	for s := bufio.NewScanner(resp.Body); s.Scan(); {
+		if v, ok := strings.CutPrefix(s.Text(), name+" "); ok {
+			n, _ := strconv.ParseFloat(v, 64)
+			return n
+		}
+	}
 	return 0
 }
 

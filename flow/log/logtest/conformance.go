@@ -58,7 +58,7 @@ func (s *suite) start(t testing.TB) log.Journal {
 // write appends one unit and waits for it.
 func write(j log.Journal, sync bool, w ...log.Write) error {
 	ch := make(chan error, 1)
-	j.Append(w, sync, func(err error) { ch <- err })
+	j.Append(context.Background(), w, sync, func(err error) { ch <- err })
 	return <-ch
 }
 
@@ -154,8 +154,8 @@ func testOverwrite(t *testing.T, s *suite) {
 	// All of them, and twice without waiting in between.
 	var done sync.WaitGroup
 	done.Add(2)
-	j.Append([]log.Write{{Group: g, Entries: run(3, 1, 5, 50)}}, true, func(error) { done.Done() })
-	j.Append([]log.Write{{Group: g, Entries: run(4, 3, 7, 50)}}, true, func(error) { done.Done() })
+	j.Append(context.Background(), []log.Write{{Group: g, Entries: run(3, 1, 5, 50)}}, true, func(error) { done.Done() })
+	j.Append(context.Background(), []log.Write{{Group: g, Entries: run(4, 3, 7, 50)}}, true, func(error) { done.Done() })
 	done.Wait()
 	want = append(run(3, 1, 3, 50), run(4, 3, 7, 50)...)
 	check(t, j, g, log.Mark{}, want)
@@ -265,7 +265,7 @@ func testOrder(t *testing.T, s *suite) {
 	done.Add(n)
 	for i := range n {
 		g := groupOf(i % 4)
-		j.Append([]log.Write{{Group: g, Entries: run(1, uint64(i/4)+1, uint64(i/4)+2, 200)}}, i%3 != 0, func(err error) {
+		j.Append(context.Background(), []log.Write{{Group: g, Entries: run(1, uint64(i/4)+1, uint64(i/4)+2, 200)}}, i%3 != 0, func(err error) {
 			defer done.Done()
 			if err != nil {
 				t.Errorf("unit %d: %v", i, err)
@@ -331,11 +331,11 @@ func testClose(t *testing.T, s *suite) {
 	j := s.start(t)
 	var late error
 	ch := make(chan error, 1)
-	j.Append([]log.Write{{Group: groupOf(0), Entries: run(1, 1, 2, 10)}}, true, func(err error) { ch <- err })
+	j.Append(context.Background(), []log.Write{{Group: groupOf(0), Entries: run(1, 1, 2, 10)}}, true, func(err error) { ch <- err })
 	if err := errors.Join(j.Close(), j.Close(), <-ch); err != nil {
 		t.Fatal(err)
 	}
-	j.Append([]log.Write{{Group: groupOf(0), Entries: run(1, 2, 3, 10)}}, true, func(err error) { late = err })
+	j.Append(context.Background(), []log.Write{{Group: groupOf(0), Entries: run(1, 2, 3, 10)}}, true, func(err error) { late = err })
 	if wire.KindOf(late) != wire.KindClosed {
 		t.Fatalf("append after close: %v", late)
 	}
@@ -383,7 +383,7 @@ func testConcurrent(t *testing.T, s *suite) {
 func testEmptyUnit(t *testing.T, s *suite) {
 	j := s.start(t)
 	g := groupOf(0)
-	j.Append([]log.Write{{Group: g, Entries: []log.Entry{{Index: 1, Term: 1}}}}, true, func(error) {})
+	j.Append(context.Background(), []log.Write{{Group: g, Entries: []log.Entry{{Index: 1, Term: 1}}}}, true, func(error) {})
 	if err := write(j, false); err != nil {
 		t.Fatal(err)
 	}

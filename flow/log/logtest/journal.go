@@ -1,6 +1,7 @@
 package logtest
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -53,7 +54,7 @@ func cloneGroups(m map[ring.GroupID]*groupState) map[ring.GroupID]*groupState {
 }
 
 // Append implements log.Journal.
-func (j *Journal) Append(writes []log.Write, sync bool, done func(error)) {
+func (j *Journal) Append(_ context.Context, writes []log.Write, sync bool, done func(error)) {
 	j.d.mu.Lock()
 	err := j.dead
 	if j.closing {

@@ -39,9 +39,9 @@ func TestCrashKeepsWhatWasSyncedAndDropsTheRest(t *testing.T) {
 	d := NewDisk(Config{Defer: func(complete func()) { pending = append(pending, complete) }})
 	j := d.OpenJournal()
 	called := 0
-	j.Append([]log.Write{{Group: groupOf(0), Entries: run(1, 1, 3, 10)}}, true, func(error) { called++ })
+	j.Append(context.Background(), []log.Write{{Group: groupOf(0), Entries: run(1, 1, 3, 10)}}, true, func(error) { called++ })
 	pending[0]()
-	j.Append([]log.Write{{Group: groupOf(0), Entries: run(1, 3, 5, 10)}}, true, func(error) { called++ })
+	j.Append(context.Background(), []log.Write{{Group: groupOf(0), Entries: run(1, 3, 5, 10)}}, true, func(error) { called++ })
 	check(t, j, groupOf(0), log.Mark{}, run(1, 1, 3, 10)) // not durable, so not visible
 	d.Crash()
 	pending[1]()
@@ -61,7 +61,7 @@ func TestCrashKeepsAPrefixOfTheUnsynced(t *testing.T) {
 		d := NewDisk(Config{Rand: rand.New(rand.NewPCG(seed, 1)), Defer: func(func()) {}})
 		j, s := d.OpenJournal(), d.OpenStore()
 		for i := uint64(1); i < 6; i++ {
-			j.Append([]log.Write{{Group: groupOf(0), Entries: run(1, i, i+1, 10)}}, true, func(error) {})
+			j.Append(context.Background(), []log.Write{{Group: groupOf(0), Entries: run(1, i, i+1, 10)}}, true, func(error) {})
 			b := s.NewBatch()
 			b.Set([]byte{byte(i)}, nil)
 			if err := b.Commit(); err != nil {

@@ -246,7 +246,7 @@ func TestPortsAndProbesMeet(t *testing.T) {
 	}
 }
 
-// TestNodesLeaveInGoodOrder: the grace period holds the pause before SIGTERM, 30 s of handing over and some for stopping, and one node at a
+// TestNodesLeaveInGoodOrder: the grace period holds the pause before SIGTERM, 30 s of handing over and 23 s of stopping, and one node at a
 // time is gone.
 func TestNodesLeaveInGoodOrder(t *testing.T) {
 	b := build(t)
@@ -254,7 +254,7 @@ func TestNodesLeaveInGoodOrder(t *testing.T) {
 	if stop == nil || stop.Sleep == nil || stop.Sleep.Seconds < 3 {
 		t.Fatalf("before it stops a node does %+v", stop)
 	}
-	if grace := *b.set.Spec.Template.Spec.TerminationGracePeriodSeconds; grace < stop.Sleep.Seconds+30+15 {
+	if grace := *b.set.Spec.Template.Spec.TerminationGracePeriodSeconds; grace < stop.Sleep.Seconds+30+23 {
 		t.Errorf("a node has %d s to leave", grace)
 	}
 	if b.budget.Spec.MaxUnavailable == nil || b.budget.Spec.MaxUnavailable.IntValue() != 1 || b.set.Spec.MinReadySeconds < 10 {
