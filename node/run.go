@@ -141,7 +141,8 @@ func (n *Node) Run(ctx context.Context) error {
 }
 
 // stopTime bounds the end of a node after it handed its partitions over: requests in flight have half of it. What takes longer waits for a
-// disk that does not answer, and no process can call that off.
+// disk that does not answer, and no process can call that off. Where it waits inside the kernel, the kernel keeps the process, with its lock
+// and ports, until the disk answers.
 const stopTime = 20 * time.Second
 
 // end stops everything. What has not stopped in time is named and left: the process ends as by a kill, which loses nothing either.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,7 +36,7 @@ type StoreConfig struct {
 type PebbleStore struct {
 	db        *pebble.DB
 	readOnly  bool
-	most      uint64 // bytes of memtables at which Pebble has writers wait for a flush
+	stallAt   uint64 // bytes of memtables at which Pebble has writers wait for a flush
 	log       *slog.Logger
 	failed    chan struct{}
 	failOnce  sync.Once
@@ -99,6 +100,7 @@ func OpenStore(cfg StoreConfig) (*PebbleStore, error) {
 		},
 	}
 	opts.EnsureDefaults()
+	opts.L0StopWritesThreshold = math.MaxInt // slow reads while nothing can be compacted, rather than writers that wait for it
 	opts.FS = pacedFS{opts.FS, s}
 	if s.readOnly = cfg.ReadOnly; s.readOnly {
 		opts.ReadOnly, opts.FS = true, readFS{opts.FS}
@@ -108,7 +110,7 @@ func OpenStore(cfg StoreConfig) (*PebbleStore, error) {
 		s.giveUp()
 		return nil, storeError("open store", err)
 	}
-	s.db, s.most = db, memTables*cfg.MemTableBytes
+	s.db, s.stallAt = db, memTables*cfg.MemTableBytes
 	return s, nil
 }
 
@@ -118,7 +120,7 @@ const memTables = 4
 // room is ENOSPC while nothing can be flushed and the memtables are full. Pebble would have its callers wait, for ever on a disk that stays
 // full: a group's goroutine, which then neither speaks to its followers nor can be told to stop.
 func (s *PebbleStore) room() error {
-	if !s.full.Load() || s.db.Metrics().MemTable.Size < s.most {
+	if !s.full.Load() || s.db.Metrics().MemTable.Size < s.stallAt {
 		return nil
 	}
 	return unix.ENOSPC
@@ -265,6 +267,9 @@ func (s *PebbleStore) Flush(ctx context.Context) error {
 	for s.room() != nil { // to begin one would wait as well, and not for ctx
 		if !sleep(ctx, fullPause) {
 			return ctx.Err()
+		}
+		if err := s.Err(); err != nil {
+			return err
 		}
 	}
 	flushed, err := s.db.AsyncFlush()

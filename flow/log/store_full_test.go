@@ -170,3 +170,38 @@ func TestStoreOnAFullDiskRefusesWhatItCannotHold(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Flushes that fit where compactions do not pile up in Pebble's first level, and from some number of them on it would have writers wait.
+func TestStoreThatCannotCompactTakesWhatItCanFlush(t *testing.T) {
+	s, err := OpenStore(StoreConfig{Dir: "store", fs: noCompaction{vfs.NewMem()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 40 {
+		if err := put(s, []byte("k"), []byte{byte(i)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if m := s.db.Metrics(); m.Levels[0].Sublevels < 40 {
+		t.Errorf("%d sublevels: something was compacted, so this test shows nothing", m.Levels[0].Sublevels)
+	}
+	if v, ok, err := s.Get([]byte("k")); !ok || err != nil || v[0] != 39 {
+		t.Errorf("got %v, %v, %v", v, ok, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// noCompaction is a file system with room for what is flushed alone.
+type noCompaction struct{ vfs.FS }
+
+func (f noCompaction) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	if category == "pebble-compaction" {
+		return nil, unix.ENOSPC
+	}
+	return f.FS.Create(name, category)
+}
