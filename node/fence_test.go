@@ -485,6 +485,23 @@ func TestGivingUpThatIsCutShortIsFinishedAtTheNextStart(t *testing.T) {
 	}
 }
 
+func TestGivenUpNodeIDsAreForgottenLast(t *testing.T) {
+	s, err := openStarts(t.TempDir(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	given, gone := ring.NewNodeID(), ring.NewNodeID()
+	s.giveUp(given)
+	s.saw(gone, "gone", transport.Start{Boot: 1})
+	for range maxStarts {
+		s.saw(ring.NewNodeID(), "x", transport.Start{Boot: 1})
+	}
+	known := s.transport()
+	if _, kept := known[gone]; kept || len(known) != maxStarts || !s.isGivenUp(given) {
+		t.Fatalf("%d are remembered; the oldest: %t, the one given up: %t", len(known), kept, s.isGivenUp(given))
+	}
+}
+
 func TestStartsAreRememberedBoundedAndSurviveDamage(t *testing.T) {
 	dir := t.TempDir()
 	logger := slog.New(slog.NewTextHandler(io.Discard, nil))

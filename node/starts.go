@@ -22,7 +22,8 @@ import (
 const (
 	startsFile   = "peers.json"
 	startsFormat = 1
-	// maxStarts bounds the nodes that are remembered; the one that was seen longest ago is forgotten first.
+	// maxStarts bounds the nodes that are remembered; the one that was seen longest ago is forgotten first, but one that was given up only
+	// where there is no other: its disk may come back at any time.
 	maxStarts = 4096
 	// seenEvery is how often it is written down that a node is still there.
 	seenEvery = time.Hour
@@ -174,8 +175,14 @@ func (s *peerStarts) boundLocked() {
 	if over <= 0 {
 		return
 	}
+	worth := func(id ring.NodeID) int {
+		if s.known[id].GivenUp {
+			return 1
+		}
+		return 0
+	}
 	ids := slices.SortedFunc(maps.Keys(s.known), func(a, b ring.NodeID) int {
-		return cmp.Or(s.known[a].Seen.Compare(s.known[b].Seen), a.Compare(b))
+		return cmp.Or(cmp.Compare(worth(a), worth(b)), s.known[a].Seen.Compare(s.known[b].Seen), a.Compare(b))
 	})
 	for _, id := range ids[:over] {
 		delete(s.known, id)
