@@ -98,7 +98,7 @@ func (h *Host) Create(ctx context.Context, b Birth) error {
 	if err != nil {
 		if log.IsDiskFull(err) {
 			h.reopenLater(b) // it is born: who asks again is told of a conflict
-		} else if wire.KindOf(err) != wire.KindClosed {
+		} else if h.staysClosed(err) {
 			h.closeForGood(b, err)
 		}
 		return err
@@ -119,6 +119,31 @@ func (h *Host) start(g *Group) error {
 	g.cancel()
 	g.sm.Close()
 	return closedErr("create")
+}
+
+// holds reports whether the replica was born here, whether it runs or not. It waits until nobody creates or removes the group, so at the start
+// until the replicas are open.
+func (h *Host) holds(ctx context.Context, group ring.GroupID, id ring.ReplicaID) (bool, error) {
+	release, err := h.acquire(ctx, group)
+	if err != nil {
+		return false, err
+	}
+	defer release()
+	gs, known := h.cfg.Journal.Load(group)
+	if !known || gs.Birth == nil {
+		return false, nil
+	}
+	b, err := birthOf(gs)
+	return b.Self == id, err
+}
+
+// birthOf is the birth record that the journal has of a group.
+func birthOf(gs log.GroupState) (Birth, error) {
+	b, err := decodeBirth(gs.Birth)
+	if err != nil {
+		return Birth{}, wire.Errorf(wire.KindCorrupt, "", "group %s: birth record is damaged", gs.Group)
+	}
+	return b, nil
 }
 
 func (h *Host) checkBirth(b Birth) error {
@@ -322,9 +347,9 @@ func (h *Host) recoverOne(gs log.GroupState) error {
 	if gs.Birth == nil {
 		return h.finishRemoval(gs.Group)
 	}
-	b, err := decodeBirth(gs.Birth)
+	b, err := birthOf(gs)
 	if err != nil {
-		return wire.Errorf(wire.KindCorrupt, "", "group %s: birth record is damaged", gs.Group)
+		return err
 	}
 	g, err := h.open(b, gs)
 	if wire.KindOf(err) == wire.KindCorrupt {
@@ -370,9 +395,9 @@ func (h *Host) remove(id ring.GroupID) error {
 	if !known || gs.Birth == nil {
 		return nil
 	}
-	b, err := decodeBirth(gs.Birth)
+	b, err := birthOf(gs)
 	if err != nil {
-		return wire.Errorf(wire.KindCorrupt, "", "group %s: birth record is damaged", id)
+		return err
 	}
 	if g, ok := h.Group(id); ok {
 		g.close()

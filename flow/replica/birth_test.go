@@ -124,7 +124,7 @@ func TestNodeThatTakesNothingNewRefusesABirthAndAnotherOneIsChosen(t *testing.T)
 		}
 		b.Self++
 		b.Members[3].ID++
-		if err := birth(); wire.KindOf(err) != wire.KindUnavailable || wire.CodeOf(err) != wire.CodeDraining {
+		if err := birth(); wire.KindOf(err) != wire.KindNotFound || wire.CodeOf(err) != wire.CodeDraining {
 			t.Errorf("another replica of the group is not refused: %v", err)
 		}
 	})

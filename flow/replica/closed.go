@@ -44,6 +44,12 @@ func (h *Host) closeForGood(b Birth, why error) {
 	}
 }
 
+// staysClosed reports whether a replica that could not be opened is closed for good by that: a full disk passes, and a host that is about to
+// stop opens nothing.
+func (h *Host) staysClosed(err error) bool {
+	return !log.IsDiskFull(err) && wire.KindOf(err) != wire.KindClosed && h.ctx.Err() == nil
+}
+
 // notForGood forgets that a replica was closed: it runs again, or is removed.
 func (h *Host) notForGood(g ring.GroupID) {
 	h.mu.Lock()

@@ -273,7 +273,7 @@ func (h *Host) HandleRaft(from ring.NodeID, body []byte) {
 }
 
 // HandleBirth answers a MethodBirth request: an owner names a learner on this node. Only what is here already is taken where this node takes
-// nothing new, whatever its owner has heard of that.
+// nothing new, whatever its owner has heard of that. What does not run is here too: the owner replaces what is not.
 func (h *Host) HandleBirth(ctx context.Context, from ring.NodeID, body []byte) ([]byte, error) {
 	b, err := decodeBirth(body)
 	if err != nil {
@@ -282,10 +282,15 @@ func (h *Host) HandleBirth(ctx context.Context, from ring.NodeID, body []byte) (
 	if !b.Empty || !slices.ContainsFunc(b.Members, func(m Member) bool { return m.Node == from }) {
 		return nil, wire.Errorf(wire.KindInvalid, "", "only a member of the group may name a learner, and only an empty one")
 	}
-	old, here := h.Group(b.Group)
-	if !(here && old.birth.Self == b.Self) && !h.cfg.Placement.Takes(h.cfg.Self) {
-		return nil, takesNothing("create replica")
+	if !h.cfg.Placement.Takes(h.cfg.Self) {
+		switch held, err := h.holds(ctx, b.Group, b.Self); {
+		case err != nil:
+			return nil, err
+		case !held:
+			return nil, takesNothing(wire.KindNotFound, "create replica")
+		}
 	}
+	old, here := h.Group(b.Group)
 	if !here && h.arriving() >= h.cfg.MaxArrivals {
 		return nil, &wire.Error{Kind: wire.KindNoCredit, Code: wire.CodeOverloaded, Op: "create replica", RetryAfter: time.Second,
 			Detail: "other replicas are on their way here"}

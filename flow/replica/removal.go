@@ -126,9 +126,9 @@ func (h *Host) removeReplica(ctx context.Context, group ring.GroupID, id ring.Re
 	if !known || gs.Birth == nil {
 		return nil
 	}
-	b, err := decodeBirth(gs.Birth)
+	b, err := birthOf(gs)
 	if err != nil {
-		return wire.Errorf(wire.KindCorrupt, "", "group %s: birth record is damaged", group)
+		return err
 	}
 	if b.Self != id {
 		return nil
@@ -211,7 +211,8 @@ func (g *Group) tellGone() {
 const unheardTicks = 200
 
 // probeLearners has the nodes of silent learners create them again, which changes nothing where they are. One that was removed there is
-// refused for ever: its node took the word of an owner that did not know of it. Nor is one made again where nothing new is taken.
+// refused for ever: its node took the word of an owner that did not know of it. Nor is one made again where nothing new is taken; that alone
+// does not say that it is gone: its node must have looked.
 func (g *Group) probeLearners() {
 	p := &g.plan
 	for _, m := range g.st.members() {
@@ -231,7 +232,8 @@ func (g *Group) probeLearners() {
 			ctx, cancel := context.WithTimeout(g.ctx, callTimeout)
 			defer cancel()
 			_, err := g.h.cfg.Caller.Call(ctx, m.Node, wire.ClassControl, wire.MethodBirth, encodeBirth(b))
-			if wire.KindOf(err) == wire.KindFenced || g.h.declined(m.Node, err) {
+			declined, kind := g.h.declined(m.Node, err), wire.KindOf(err)
+			if kind == wire.KindFenced || (declined && kind == wire.KindNotFound) {
 				g.log.Info("a learner is on its node no more, and cannot be made there again; it is replaced", "peer", m.Node.String(), "learner", uint64(m.ID))
 				g.post(func() {
 					if !slices.Contains(p.dead, m.ID) {

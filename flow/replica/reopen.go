@@ -35,7 +35,7 @@ func (h *Host) reopenLater(b Birth) {
 }
 
 // reopen opens a stopped replica from what journal and store hold. nil also when it was removed, or replaced by a newer one, meanwhile.
-// One that cannot be opened, with space on the disk, is closed for good.
+// One that cannot be opened, with space on the disk and the host not about to stop, is closed for good.
 func (h *Host) reopen(b Birth) error {
 	release, err := h.acquire(h.ctx, b.Group)
 	if err != nil {
@@ -53,16 +53,16 @@ func (h *Host) reopen(b Birth) error {
 	if !known || gs.Birth == nil {
 		return nil
 	}
-	now, err := decodeBirth(gs.Birth)
+	now, err := birthOf(gs)
 	if err != nil {
-		return wire.Errorf(wire.KindCorrupt, "", "group %s: birth record is damaged", b.Group)
+		return err
 	}
 	if now.Self != b.Self {
 		return nil
 	}
 	g, err := h.open(now, gs)
 	if err != nil {
-		if !log.IsDiskFull(err) {
+		if h.staysClosed(err) {
 			h.closeForGood(now, err)
 		}
 		return err

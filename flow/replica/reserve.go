@@ -88,7 +88,7 @@ func (h *Host) grantMove(now time.Time, by ring.NodeID, r reservation, here bool
 		return wire.Errorf(wire.KindInvalid, "", "the reservation is for another node")
 	}
 	if d == moveIn && !here && !h.cfg.Placement.Takes(h.cfg.Self) {
-		return takesNothing("reserve")
+		return takesNothing(wire.KindUnavailable, "reserve")
 	}
 	have := held{replicas: len(h.Groups()), this: here}
 	have.low, have.high = h.cfg.Placement.Share()
@@ -100,9 +100,10 @@ func (h *Host) grantMove(now time.Time, by ring.NodeID, r reservation, here bool
 	return nil
 }
 
-// takesNothing is what a node answers that is asked for something new while it drains, is cordoned or stops.
-func takesNothing(op string) error {
-	return &wire.Error{Kind: wire.KindUnavailable, Code: wire.CodeDraining, Op: op, Detail: "it takes nothing new: it is draining, cordoned or stopping"}
+// takesNothing is what a node answers that is asked for something new while it drains, is cordoned or stops. KindNotFound, which none of an
+// older version answers, says besides that what it was asked for was never born there, or is there no more.
+func takesNothing(kind wire.Kind, op string) error {
+	return &wire.Error{Kind: kind, Code: wire.CodeDraining, Op: op, Detail: "it takes nothing new: it is draining, cordoned or stopping"}
 }
 
 // declined reports whether that is what a node answered, and has Placement choose others.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/skeinmesh/skein/flow/log"
@@ -186,4 +187,44 @@ func TestHostStopsWhileAnInstalledSnapshotWaitsForTheStore(t *testing.T) {
 			t.Errorf("%d values after the next start", len(got))
 		}
 	})
+}
+
+// A replica that is opened again is no replica that stays closed when the host stops meanwhile.
+func TestReplicaThatIsOpenedAgainWhenTheHostStopsIsNotClosedForGood(t *testing.T) {
+	for _, why := range []error{closedErr("write to the journal"), context.Canceled} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMesh(t, 1, 7)
+			n, opening, again := m.nodes[0], make(chan struct{}), false
+			m.tune = func(c *Config) {
+				open := c.Factories[KindPartition]
+				c.Factories[KindPartition] = func(b Birth, prefix []byte) (StateMachine, error) {
+					if !again {
+						again = true
+						return open(b, prefix)
+					}
+					close(opening)
+					<-n.host.ctx.Done()
+					return nil, why
+				}
+			}
+			n.start()
+			g := testGroup(1)
+			m.found(g, 0)
+			gr := m.owner(g)
+			gr.post(func() {
+				gr.sm.(*recorder).fail = func(logEntry) error {
+					return &wire.Error{Kind: wire.KindUnavailable, Code: wire.CodeDiskFull}
+				}
+			})
+			if err := gr.Propose([]byte("a"), func(Outcome) {}); err != nil {
+				t.Fatal(err)
+			}
+			<-opening
+			n.stopsAtOnce()
+			if err := n.host.whyClosed(gr.birth); err != nil {
+				t.Errorf("closed for good: %v", err)
+			}
+			m.stop()
+		})
+	}
 }

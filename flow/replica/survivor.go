@@ -83,9 +83,9 @@ func Survivors(journal log.Journal, store log.Store) ([]Survivor, error) {
 }
 
 func survivorOf(journal log.Journal, store log.Store, gs log.GroupState) (Survivor, state, error) {
-	b, err := decodeBirth(gs.Birth)
+	b, err := birthOf(gs)
 	if err != nil {
-		return Survivor{}, state{}, wire.Errorf(wire.KindCorrupt, "", "group %s: birth record is damaged", gs.Group)
+		return Survivor{}, state{}, err
 	}
 	st, err := stateOf(store, b)
 	if err != nil {
