@@ -465,13 +465,16 @@ func (d *dataDir) declareLost(lost []RecoverNode) error {
 
 // recovered describes the recoveries whose files are still there.
 func (d *dataDir) recovered() (out []string) {
-	files, err := filepath.Glob(filepath.Join(d.path, recoverDir, "*.json"))
+	files, err := os.ReadDir(filepath.Join(d.path, recoverDir))
 	if err != nil {
 		return nil
 	}
 	for _, f := range files {
+		if filepath.Ext(f.Name()) != ".json" {
+			continue
+		}
 		out = append(out, fmt.Sprintf("groups of this node went on alone after their majority was lost: what only the lost nodes had is gone; %s tells which: "+
-			"remove that file when it was read", f))
+			"remove that file when it was read", filepath.Join(d.path, recoverDir, f.Name())))
 	}
 	return out
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -102,6 +103,20 @@ func TestSurvivorOfThreeIsRecoveredAndTheOldDisksAreRefused(t *testing.T) {
 		if got := m.readAll(i, "s"); len(got) != 41 {
 			t.Errorf("%d of 41 events through node %d", len(got), i)
 		}
+	}
+}
+
+func TestRecoveriesAreFoundWhateverTheDataDirectoryIsCalled(t *testing.T) {
+	d := dataDir{path: filepath.Join(t.TempDir(), "data[1]*")}
+	path := filepath.Join(d.path, recoverDir, "1.json")
+	if len(d.recovered()) > 0 {
+		t.Error("found where none was")
+	}
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o750), os.WriteFile(path, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if got := d.recovered(); len(got) != 1 || !strings.Contains(got[0], path) {
+		t.Errorf("found %q", got)
 	}
 }
 

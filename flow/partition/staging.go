@@ -161,19 +161,43 @@ func (p *Partition) removeDir(dir string) error {
 }
 
 // SetAside moves the files of a partition that is closed for good to the quarantine, so that a later replica finds none of them. Of each
-// partition the first ones are kept: one that is closed again and again does not fill the disk. Doing it again changes nothing.
+// partition the first ones are kept, and while they are there later ones are deleted: one that is closed again and again does not fill the
+// disk. Files without segments are deleted too. Doing it again changes nothing.
 func SetAside(cfg Config, group ring.GroupID) error {
 	cfg = cfg.withDefaults()
 	dir, dst := filepath.Join(cfg.Dir, group.String()), filepath.Join(cfg.Dir, quarantineName, group.String()+"-closed")
-	files, err := filepath.Glob(filepath.Join(dir, "*", "*"+log.SegmentSuffix))
+	found, err := hasSegments(dir)
 	if err != nil {
 		return err
 	}
-	if _, err := os.Lstat(dst); len(files) == 0 || err == nil {
+	_, err = os.Lstat(dst)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if kept := err == nil; kept || !found {
 		return os.RemoveAll(dir)
 	}
 	cfg.Logger.Info("set the files of a closed partition aside", "group", group.String(), "dir", dst)
 	return log.SetAside(dir, dst)
+}
+
+// hasSegments reports whether a partition's directory holds a segment file. One that is not there holds none; one that cannot be read is an
+// error, for nobody knows what is in it.
+func hasSegments(dir string) (found bool, err error) {
+	err = filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case filepath.Ext(path) == log.SegmentSuffix:
+			found = true
+			return fs.SkipAll
+		}
+		return nil
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return found, err
 }
 
 // filler appends batches to segments, and has them synced behind it, piece by piece: so that no sync has much to do, and that a crash

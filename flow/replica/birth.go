@@ -57,7 +57,8 @@ func (h *Host) acquire(ctx context.Context, id ring.GroupID) (release func(), er
 
 // Create brings a replica into being from its birth record; doing it again changes nothing. It returns when the birth is
 // durable and the replica runs. Errors: KindInvalid, KindFenced (at or below the group's tombstone, or older than the replica
-// that is here), KindConflict (another member of the same configuration is here), KindClosed.
+// that is here), KindConflict (another member of the same configuration is here), KindUnavailable (the files of an earlier replica cannot be
+// removed), KindClosed.
 func (h *Host) Create(ctx context.Context, b Birth) error {
 	if err := h.checkBirth(b); err != nil {
 		return err
@@ -83,6 +84,9 @@ func (h *Host) Create(ctx context.Context, b Birth) error {
 	}
 	if known && gs.Birth != nil {
 		return wire.Errorf(wire.KindConflict, "", "group %s has a replica here that is not running", b.Group)
+	}
+	if err := h.dropForeign(b); err != nil {
+		return err // before the birth is recorded: this one is refused, and nothing is half there
 	}
 	w := log.Write{Group: b.Group, Birth: encodeBirth(b), Reset: &log.Mark{}, HardState: &log.HardState{}}
 	if !b.Empty {
@@ -345,7 +349,7 @@ func (h *Host) recover(ctx context.Context) error {
 
 func (h *Host) recoverOne(gs log.GroupState) error {
 	if gs.Birth == nil {
-		return h.finishRemoval(gs.Group)
+		return h.finishOrLeave(gs.Group)
 	}
 	b, err := birthOf(gs)
 	if err != nil {
@@ -356,6 +360,10 @@ func (h *Host) recoverOne(gs log.GroupState) error {
 		// One damaged replica must not keep the others down; nothing of it is deleted.
 		h.cfg.Journal.Release(gs.Group, gs.Last) // it would hold the files of all groups
 		h.closeForGood(b, err)
+		return nil
+	}
+	if errors.Is(err, errLeft) {
+		h.closeForGood(b, err) // it has nothing yet, and nor must what an earlier one left keep the others down
 		return nil
 	}
 	if err != nil {
@@ -380,7 +388,7 @@ func (g *Group) wakeUp() {
 }
 
 // Remove destroys the replica of a group on this node and makes sure that it never comes back: no replica id up to its own
-// is born here again. Doing it again changes nothing.
+// is born here again. Files that the disk does not let go of are left for later, with a word in the log. Doing it again changes nothing.
 func (h *Host) Remove(ctx context.Context, id ring.GroupID) error {
 	release, err := h.acquire(ctx, id)
 	if err != nil {
@@ -407,10 +415,21 @@ func (h *Host) remove(id ring.GroupID) error {
 	if err := h.writeSync(log.Write{Group: id, Tombstone: uint64(b.Self)}); err != nil {
 		return err
 	}
-	if err := h.finishRemoval(id); err != nil {
+	return h.finishOrLeave(id)
+}
+
+// errLeft marks that the files of a removed replica are there still. They harm nobody until the group gets a replica here again.
+var errLeft = errors.New("files of a removed replica cannot be removed or set aside")
+
+// finishOrLeave is finishRemoval, but for files that cannot be removed: they are left until the next start, or until a replica of the
+// group is to be created here, whichever is first.
+func (h *Host) finishOrLeave(id ring.GroupID) error {
+	err := h.finishRemoval(id)
+	if !errors.Is(err, errLeft) {
 		return err
 	}
-	h.notForGood(id)
+	h.log.Error("files of a removed replica are left: tried again at the next start, and before this node takes a replica of the group again",
+		"group", id.String(), "err", err)
 	return nil
 }
 
@@ -418,8 +437,12 @@ func (h *Host) remove(id ring.GroupID) error {
 // goes last, with all else, so that a crash before is finished at the next start.
 func (h *Host) finishRemoval(id ring.GroupID) error {
 	raw, ok, err := h.cfg.Store.Get(ownKey(id, keyBirth))
-	if err != nil || !ok {
+	if err != nil {
 		return err
+	}
+	if !ok {
+		h.notForGood(id)
+		return nil
 	}
 	b, err := decodeBirth(raw)
 	if err != nil {
@@ -439,8 +462,12 @@ func (h *Host) finishRemoval(id ring.GroupID) error {
 		err = sm.Destroy(batch)
 	}
 	if err != nil {
-		return fmt.Errorf("remove files of group %s: %w", id, err)
+		return &wire.Error{Kind: wire.KindUnavailable, Op: "remove group " + id.String(), Detail: "mend the disk, or the access to it", Err: fmt.Errorf("%w: %w", errLeft, err)}
 	}
 	dropKeys(batch, id)
-	return batch.Commit()
+	if err := batch.Commit(); err != nil {
+		return err
+	}
+	h.notForGood(id)
+	return nil
 }

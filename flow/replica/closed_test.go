@@ -10,6 +10,7 @@ import (
 	"github.com/skeinmesh/skein/flow/log"
 	"github.com/skeinmesh/skein/ring"
 	"github.com/skeinmesh/skein/testnet/virtual"
+	"github.com/skeinmesh/skein/transport/wire"
 )
 
 var errBadLuck = errors.New("bad luck")
@@ -90,6 +91,41 @@ func TestReplicaThatIsClosedForGoodComesAnewOnItsNodeWhereNoOtherIs(t *testing.T
 			}
 		})
 	}
+}
+
+// Files that the disk does not let go of keep neither the node down nor the group from having its copies: they are in the way of a new
+// replica of that group alone.
+func TestFilesThatCannotBeSetAsideAreLeftForLater(t *testing.T) {
+	inMesh(t, 4, func(m *mesh) {
+		g, other := m.foundOnThree(), testGroup(2)
+		n := m.another(g)
+		nd, left := m.nodes[n], slices.DeleteFunc([]int{0, 1, 2, 3}, func(i int) bool { return i == n })
+		m.closeForGood(n, g, "b")
+		nd.stick(errBadLuck)
+		virtual.Sleep(replaceAfter)
+		m.awaitMembers(g, 3, left...)
+		m.await("its end", func() bool { return len(nd.host.Closed()) == 0 })
+		nd.stop()
+		nd.start() // it fails the test where the node does not come up
+
+		m.set(m.drained, 3, true)
+		m.await("that a new replica is refused", func() bool {
+			err := nd.host.Create(context.Background(), Birth{Group: g, Kind: KindPartition, Self: 100, Empty: true,
+				Members: []Member{{ID: 1, Node: m.nodes[left[0]].id}, {ID: 100, Node: nd.id, Learner: true}}})
+			return errors.Is(err, errLeft) && wire.KindOf(err) == wire.KindUnavailable
+		})
+		virtual.Sleep(10 * time.Second)
+		if gs, _ := nd.journal.Load(g); gs.Birth != nil || len(nd.host.Closed()) > 0 || nd.aside > 0 {
+			t.Fatalf("born over what is left: %+v", gs)
+		}
+		nd.stick(nil)
+		m.awaitMembers(g, 3, left[0], left[1], n)
+		m.found(other, n)
+		m.propose(g, "c")
+		if got := m.converge(g, left[0], left[1], n); !slices.Equal(got, []string{"a", "b", "c"}) {
+			t.Fatalf("got %v", got)
+		}
+	})
 }
 
 func TestReplicaThatARestartBringsBackInTimeIsNotReplaced(t *testing.T) {

@@ -55,8 +55,9 @@ type node struct {
 	ended   chan error
 	up      bool
 	failing func(log.Entry) error
-	aside   int  // replicas whose bulk was set aside
-	old     bool // of a version that knows no replicas that are closed for good
+	aside   int   // replicas whose bulk was set aside
+	stuck   error // of the disk: bulk can be neither opened nor set aside
+	old     bool  // of a version that knows no replicas that are closed for good
 
 	declined []ring.NodeID
 }
@@ -115,6 +116,9 @@ func (n *node) launch() {
 		cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", n.i)
 	}
 	cfg.Factories = map[GroupKind]Factory{KindPartition: func(b Birth, prefix []byte) (StateMachine, error) {
+		if err := n.stuckBy(); err != nil {
+			return nil, err
+		}
 		f := n.bulk(b.Group)
 		r := &recorder{f: f, store: n.store, key: append(slices.Clone(prefix), 'n'), fail: n.failing}
 		r.sink = n.m.sink
@@ -126,6 +130,9 @@ func (n *node) launch() {
 	cfg.SetAside = func(b Birth) error {
 		n.m.mu.Lock()
 		defer n.m.mu.Unlock()
+		if n.stuck != nil {
+			return n.stuck
+		}
 		n.aside++
 		delete(n.bulks, b.Group)
 		return nil
@@ -143,6 +150,18 @@ func (n *node) launch() {
 	n.host, n.cancel, n.ended, n.up = h, cancel, ended, true
 	n.m.mu.Unlock()
 	go func() { ended <- h.Run(ctx) }()
+}
+
+func (n *node) stuckBy() error {
+	n.m.mu.Lock()
+	defer n.m.mu.Unlock()
+	return n.stuck
+}
+
+func (n *node) stick(err error) {
+	n.m.mu.Lock()
+	defer n.m.mu.Unlock()
+	n.stuck = err
 }
 
 func beUint64(b []byte) (v uint64) {
