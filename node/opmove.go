@@ -82,6 +82,9 @@ func (o *operator) followMove(ctx context.Context, id string, group ring.GroupID
 		}
 		rep, _, known := o.reports.of(group)
 		switch {
+		case known && rep.MoveFrom == leaves.Node && rep.MoveTo == to: // also once the copy has left, until the other one is what it was
+			idle = time.Time{}
+			o.update(id, func(op *ops.Operation) { op.Reason = rep.MoveSentence(op.From, op.To) })
 		case known && rep.Left(leaves.ID):
 			_, there := rep.On(to)
 			o.update(id, func(op *ops.Operation) {
@@ -91,9 +94,6 @@ func (o *operator) followMove(ctx context.Context, id string, group ring.GroupID
 				}
 			})
 			return
-		case known && rep.MoveFrom == leaves.Node && rep.MoveTo == to:
-			idle = time.Time{}
-			o.update(id, func(op *ops.Operation) { op.Reason = rep.MoveSentence(op.From, op.To) })
 		case idle.IsZero():
 			idle = time.Now()
 		case time.Since(idle) > moveLost:

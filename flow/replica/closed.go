@@ -31,7 +31,9 @@ type forGood struct {
 	why  error
 }
 
-// closeForGood notes that a replica does not come back while this node runs, and has its group told.
+// closeForGood notes that a replica does not come back while this node runs, and has its group told. The journal keeps what the replica has
+// not applied, and with it all files since, until a restart brings it back or it is removed: a voter that comes back without entries that it
+// acknowledged may make an owner that lacks them, and recovery refuses a log that begins after the state (reconcile).
 func (h *Host) closeForGood(b Birth, why error) {
 	h.mu.Lock()
 	h.forGood[b.Group] = forGood{b.Self, why}

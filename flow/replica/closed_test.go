@@ -128,6 +128,65 @@ func TestFilesThatCannotBeSetAsideAreLeftForLater(t *testing.T) {
 	})
 }
 
+// deafen has a node hear nothing of any group, while it answers questions.
+func (m *mesh) deafen(n int, deaf bool) {
+	m.dropping(func(_, to int, _ envelope) bool { return deaf && to == n })
+}
+
+// An operator moves the copy away before the plan replaces it: the plan leaves that to the move, and it is over when the new copy votes.
+func TestMoveOfAReplicaThatIsClosedForGoodGoesOnWhenItIsToBeReplaced(t *testing.T) {
+	inMesh(t, 5, func(m *mesh) {
+		g := m.foundOnThree()
+		n := m.another(g)
+		own, to := m.owner(g), m.nodes[4] // of the spare ones the plan would take the other
+		m.closeForGood(n, g, "b")
+		virtual.Sleep(replaceAfter / 2)
+		m.deafen(to.i, true)
+		if _, err := own.h.Move(context.Background(), g, m.nodes[n].id, to.id, false); err != nil {
+			t.Fatal(err)
+		}
+		m.await("the move", func() bool { s := own.Status().Move; return s != nil && s.Phase == MoveCatchingUp })
+		virtual.Sleep(replaceAfter)
+		if s := own.Status().Move; s == nil || m.on(g)[3] {
+			t.Fatalf("derailed: %+v, on %v", s, m.on(g))
+		}
+		m.deafen(to.i, false)
+		m.await("its end", func() bool { return own.Status().Move == nil })
+		left := slices.DeleteFunc([]int{0, 1, 2, 4}, func(i int) bool { return i == n })
+		if mem := own.Status().Members; len(mem) != 3 || slices.ContainsFunc(mem, func(m Member) bool { return m.Learner }) {
+			t.Fatalf("it is said to be done, and the members are %+v", mem)
+		}
+		m.awaitMembers(g, 3, left...)
+		m.await("that the old one goes", func() bool { return len(m.nodes[n].host.Closed()) == 0 })
+	})
+}
+
+// What takes the source's copy out of the group, as another owner's plan may have, does not make the move one that is done.
+func TestMoveIsDoneWhenItsTargetVotes(t *testing.T) {
+	inMesh(t, 4, func(m *mesh) {
+		g := m.foundOnThree()
+		own, to := m.owner(g), m.nodes[3]
+		n := m.another(g)
+		from := m.group(n, g).birth.Self
+		m.deafen(to.i, true)
+		if _, err := own.h.Move(context.Background(), g, m.nodes[n].id, to.id, false); err != nil {
+			t.Fatal(err)
+		}
+		m.await("its learner", func() bool { return len(own.Status().Members) == 4 })
+		own.post(func() { own.changeMembers(Step{Kind: StepRemove, Remove: []ring.ReplicaID{from}}) })
+		m.await("the end of the source", func() bool { return len(own.Status().Members) == 3 })
+		virtual.Sleep(5 * time.Second)
+		if own.Status().Move == nil {
+			t.Fatalf("it is over, and the members are %+v", own.Status().Members)
+		}
+		m.deafen(to.i, false)
+		m.await("its end", func() bool { return own.Status().Move == nil })
+		if mem := own.Status().Members; len(mem) != 3 || slices.ContainsFunc(mem, func(m Member) bool { return m.Learner }) {
+			t.Fatalf("the members are %+v", mem)
+		}
+	})
+}
+
 func TestReplicaThatARestartBringsBackInTimeIsNotReplaced(t *testing.T) {
 	inMesh(t, 4, func(m *mesh) {
 		g := m.foundOnThree()

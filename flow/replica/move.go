@@ -202,17 +202,24 @@ func (g *Group) tendMove(now time.Time) {
 		}
 		return
 	}
-	from, to := false, false
-	for _, mem := range g.st.members() {
+	from, to, votes, voters := false, false, false, 0
+	members := g.st.members()
+	for _, mem := range members {
 		from, to = from || mem.Node == m.From, to || mem.Node == m.To
+		votes = votes || (mem.Node == m.To && !mem.Learner)
+		if !mem.Learner {
+			voters++
+		}
 	}
+	// A learner is what was to come where no voter is missing.
+	there := to && (votes || voters >= TargetVoters(len(members)))
 	switch {
 	case len(g.st.conf.GetVotersOutgoing()) > 0: // the change is being made
-	case !from && to:
+	case !from && there:
 		g.log.Info("move is done", "from", m.From.String(), "to", m.To.String())
 		g.endMove("")
 		return
-	case !from, to && !m.granted:
+	case !from && !to, to && !m.granted:
 		g.endMove("the members have changed")
 		return
 	case now.Sub(m.begun) > g.h.cfg.MoveTimeout:

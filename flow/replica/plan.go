@@ -196,6 +196,9 @@ func (in PlanInput) wanted() []ring.NodeID {
 	return append(slices.Delete(slices.Clone(in.Desired), i, i+1), in.Move.To)
 }
 
+// moves is true of the source of a move: what replaces the copy there is on its way.
+func (in PlanInput) moves(n ring.NodeID) bool { return in.Move != nil && in.Move.From == n }
+
 func (p *picture) fit(m PlanMember) bool   { return m.ID == p.Self || m.Fit(p.Commit) }
 func (p *picture) wants(m PlanMember) bool { return slices.Contains(p.wanted, m.Node) }
 
@@ -341,11 +344,11 @@ func (p *picture) pool() []PlanMember {
 }
 
 // dropLearner removes learners that are not wanted once the wanted copies are there, and at once those that have nothing or are closed for
-// good. One on a dead node that no other can replace stays: it may come back with what it has.
+// good, but for the source of a move. One on a dead node that no other can replace stays: it may come back with what it has.
 func (p *picture) dropLearner() (Step, bool) {
 	s := Step{Kind: StepRemove, Reason: "learners that are not wanted any more go"}
 	for _, m := range p.Members {
-		useless := m.Dead || m.Closed
+		useless := m.Dead || (m.Closed && !p.moves(m.Node))
 		if !m.Learner || m.ID == p.Self || (!useless && (p.wants(m) || (p.short && !m.drains()))) {
 			continue
 		}

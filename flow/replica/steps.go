@@ -223,13 +223,13 @@ func (g *Group) planInput(now time.Time) PlanInput {
 }
 
 // desired asks where the copies should be. Voters that may stay are kept before learners, which are on their way in or out; the target
-// of a move is left out, for Plan puts it in the place of its source. Where a copy is closed for good none is wanted while another node
-// can take one.
+// of a move is left out, for Plan puts it in the place of its source, which counts as one that stays, closed or not. Where another copy is
+// closed for good none is wanted while another node can take one.
 func (g *Group) desired(in PlanInput) []ring.NodeID {
 	var voters, learners, closed []ring.NodeID
 	for _, m := range in.Members {
 		switch {
-		case m.Closed:
+		case m.Closed && !in.moves(m.Node):
 			closed = append(closed, m.Node)
 		case in.Move != nil && m.Node == in.Move.To && holds(in.Members, in.Move.From):
 		case m.Learner:
