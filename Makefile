@@ -100,7 +100,7 @@ testnet-up: testnet-image testnet/secret.env ## five nodes in three zones on con
 
 .PHONY: testnet-demo
 testnet-demo: ## on the running testnet: join, cut, heal, kill, drain under load, and a verdict; INPUT=file KEY_REGEX=re for your own lines
-	INPUT='$(TESTNET_INPUT)' KEY_REGEX='$(or $(KEY_REGEX),$(if $(INPUT),,blk_-?[0-9]+))' $(GO) run ./testnet/demo -containers -rate 300 -project $(TESTNET_PROJECT) -ports $(TESTNET_PORTS)
+	SKEIN_TESTNET_IMAGE=$(TESTNET_IMAGE) INPUT='$(TESTNET_INPUT)' KEY_REGEX='$(or $(KEY_REGEX),$(if $(INPUT),,blk_-?[0-9]+))' $(GO) run ./testnet/demo -containers -rate 300 -project $(TESTNET_PROJECT) -ports $(TESTNET_PORTS)
 
 .PHONY: testnet-down
 testnet-down: ## stop the testnet and remove its containers, network and disks
