@@ -95,6 +95,7 @@ type RecoverGroup struct {
 	Voters    []RecoverNode  `json:"voters"`
 	Learners  []RecoverNode  `json:"learners,omitempty"`
 	Learner   bool           `json:"learner,omitempty"` // the replica here is one
+	Removed   bool           `json:"removed,omitempty"` // the replica here is no member any more
 	LastIndex uint64         `json:"last_index"`
 	LastTerm  uint64         `json:"last_term"`
 	Applied   uint64         `json:"applied_index"`
@@ -117,6 +118,12 @@ func (g *RecoverGroup) Name() string {
 		return shardName(g.Number)
 	}
 	return fmt.Sprintf("%s/%d", g.Stream, g.Number)
+}
+
+// memberOn reports whether the replica, on a node, is a member of the group: the group can go on from it.
+func (g *RecoverGroup) memberOn(id ring.NodeID) bool {
+	here := func(n RecoverNode) bool { return n.ID == id }
+	return !g.Removed && (slices.ContainsFunc(g.Voters, here) || slices.ContainsFunc(g.Learners, here))
 }
 
 // recovery is one run of Recover.
@@ -276,7 +283,7 @@ func (r *recovery) node(id ring.NodeID) RecoverNode {
 
 // describe puts a survivor into words.
 func (r *recovery) describe(s replica.Survivor) RecoverGroup {
-	g := RecoverGroup{Group: s.Birth.Group, Kind: kindCatalog, Number: -1, Learner: s.Learner(), LastIndex: s.Last.Index, LastTerm: s.Last.Term,
+	g := RecoverGroup{Group: s.Birth.Group, Kind: kindCatalog, Number: -1, Learner: s.Learner(), Removed: !s.Member(), LastIndex: s.Last.Index, LastTerm: s.Last.Term,
 		Applied: s.Applied.Index, Voters: []RecoverNode{}, Replica: s.Birth.Self, survivor: s}
 	for _, m := range s.Members {
 		if m.Learner {
@@ -294,6 +301,10 @@ func (r *recovery) describe(s replica.Survivor) RecoverGroup {
 	g.Kind = kindPartition
 	if spec, err := partition.ParseSpec(s.Birth.Spec); err == nil {
 		g.Stream, g.StreamID, g.Number, g.Spec = spec.Name, spec.Stream, int(spec.Partition), s.Birth.Spec
+	}
+	if s.Foreign { // what is there is another replica's; this one has nothing yet
+		g.Next = new(uint64)
+		return g
 	}
 	p, err := partition.Open(partition.Config{Dir: filepath.Join(r.dir.path, "partitions"), Store: r.store}, g.Group, s.Birth.Spec,
 		replica.StatePrefix(g.Group))
@@ -332,7 +343,7 @@ func judgeSurvivor(g *RecoverGroup, self ring.NodeID, lost map[ring.NodeID]bool,
 			return RecoverBlocked, fmt.Sprintf("node %s has a replica, too, and is not said to be lost: stop it, and give its report", m.Node)
 		}
 		for j := range others[i].Groups {
-			if o := &others[i].Groups[j]; o.Group == g.Group && o.before(others[i].Node, g, self) {
+			if o := &others[i].Groups[j]; o.Group == g.Group && o.compare(others[i].Node, g, self) < 0 {
 				return RecoverElsewhere, fmt.Sprintf("node %s has more of it", m.Node)
 			}
 		}
@@ -343,15 +354,15 @@ func judgeSurvivor(g *RecoverGroup, self ring.NodeID, lost map[ring.NodeID]bool,
 	return RecoverHere, ""
 }
 
-// before reports whether the group should rather go on from g's replica, on node a, than from o's on node b. Both sides come to the same.
-func (g *RecoverGroup) before(a ring.NodeID, o *RecoverGroup, b ring.NodeID) bool {
+// compare is below 0 where the group should rather go on from g's replica, on node a, than from o's on node b. All sides come to the same.
+func (g *RecoverGroup) compare(a ring.NodeID, o *RecoverGroup, b ring.NodeID) int {
 	learner := func(x *RecoverGroup) int {
 		if x.Learner {
 			return 1
 		}
 		return 0
 	}
-	return cmp.Or(cmp.Compare(o.LastTerm, g.LastTerm), cmp.Compare(o.LastIndex, g.LastIndex), cmp.Compare(learner(g), learner(o)), a.Compare(b)) < 0
+	return cmp.Or(cmp.Compare(o.LastTerm, g.LastTerm), cmp.Compare(o.LastIndex, g.LastIndex), cmp.Compare(learner(g), learner(o)), a.Compare(b))
 }
 
 // perform does what the report says. The file that tells of it comes first, the fence against the lost nodes next: if they come back while

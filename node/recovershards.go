@@ -38,8 +38,11 @@ type RecoverStream struct {
 	Name       string        `json:"name"`
 	ID         ring.StreamID `json:"stream_id"`
 	Partitions int           `json:"partitions"`
-	// Absent are those without a copy on any survivor: they get no owner any more.
-	Absent []ring.PartitionID `json:"absent,omitempty"`
+	// Absent are those without a copy on any survivor: they get no owner any more. A copy that was removed from its group is none; Removed
+	// are those of them that have such a one.
+	Absent  []ring.PartitionID `json:"absent,omitempty"`
+	Removed []ring.PartitionID `json:"removed,omitempty"`
+	Config  flow.StreamConfig  `json:"config"`
 }
 
 // Name is what people call the shard.
@@ -83,9 +86,8 @@ func (r *recovery) reports() []RecoverReport { return append(slices.Clone(r.req.
 
 // hasCopy reports whether a survivor has a replica of a catalog shard from which that could go on.
 func hasCopy(r *RecoverReport, shard int) bool {
-	here := func(n RecoverNode) bool { return n.ID == r.Node }
 	return slices.ContainsFunc(r.Groups, func(g RecoverGroup) bool {
-		return g.Kind == kindCatalog && g.Number == shard && (slices.ContainsFunc(g.Voters, here) || slices.ContainsFunc(g.Learners, here))
+		return g.Kind == kindCatalog && g.Number == shard && g.memberOn(r.Node)
 	})
 }
 
@@ -124,7 +126,7 @@ func (r *recovery) judgeShard(i int) RecoverShard {
 		return verdict(RecoverBlocked, "%s", err)
 	}
 	for _, d := range restored {
-		s.Streams = append(s.Streams, RecoverStream{Name: d.Name, ID: d.ID, Partitions: d.Partitions, Absent: d.Absent})
+		s.Streams = append(s.Streams, RecoverStream{Name: d.Name, ID: d.ID, Partitions: d.Partitions, Absent: d.Absent, Removed: d.Removed, Config: d.Config})
 		r.entries[i] = append(r.entries[i], d.Entry)
 	}
 	return verdict(RecoverGone, "no survivor has a copy")
@@ -147,21 +149,31 @@ func (r *recovery) unheard() string {
 	return fmt.Sprintf("neither said to be lost nor heard, so that a copy may be there: %s", strings.Join(missing, ", "))
 }
 
-// remnants are all replicas that survivors have of partitions whose streams belong into a catalog shard.
+// remnants are all replicas that survivors have of partitions whose streams belong into a catalog shard, those from which a group would
+// rather go on first.
 func (r *recovery) remnants(shard int) []flow.Remnant {
-	var out []flow.Remnant
+	type held struct {
+		*RecoverGroup
+		node ring.NodeID
+	}
+	var all []held
 	for _, o := range r.reports() {
-		for _, g := range o.Groups {
-			if len(g.Spec) == 0 || ring.CatalogShard(g.Stream, catalogShards) != shard || slices.Contains(r.req.Forget, g.StreamID.String()) {
-				continue
+		for i := range o.Groups {
+			g := &o.Groups[i]
+			if len(g.Spec) > 0 && ring.CatalogShard(g.Stream, catalogShards) == shard && !slices.Contains(r.req.Forget, g.StreamID.String()) {
+				all = append(all, held{g, o.Node})
 			}
-			// One that does not open cannot tell whether it was filled; the others do.
-			rem := flow.Remnant{Spec: g.Spec, Replica: replica.Member{ID: g.Replica, Node: o.Node}, Filled: g.Next == nil}
-			if g.Import != nil {
-				rem.Export, rem.Filled = g.Import.Export, g.Import.Complete
-			}
-			out = append(out, rem)
 		}
+	}
+	slices.SortFunc(all, func(a, b held) int { return a.compare(a.node, b.RecoverGroup, b.node) })
+	var out []flow.Remnant
+	for _, g := range all {
+		// One that does not open cannot tell whether it was filled: nothing can be added to it.
+		rem := flow.Remnant{Spec: g.Spec, Replica: replica.Member{ID: g.Replica, Node: g.node}, Removed: !g.memberOn(g.node), Filled: g.Next == nil}
+		if g.Import != nil {
+			rem.Export, rem.Filled = g.Import.Export, g.Import.Complete
+		}
+		out = append(out, rem)
 	}
 	return out
 }

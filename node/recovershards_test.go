@@ -286,21 +286,73 @@ func TestShardIsMadeAnewOnlyWhereAllSurvivorsAreHeardAndHaveNone(t *testing.T) {
 	}
 }
 
+// partitionGroup is a group of a report, of a stream with one partition, and with a voter on a node.
+func partitionGroup(t *testing.T, id ring.StreamID, name string, retention int64, voter ring.NodeID) RecoverGroup {
+	t.Helper()
+	spec, err := (partition.Spec{Stream: id, Name: name, Range: ring.EvenRanges(1)[0],
+		Limits: partition.Limits{DedupeWindowMS: 1, RetentionMS: retention, RetentionBytes: -1, MaxEventBytes: 1, Replicas: 1, MinCopies: 1}}).Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return RecoverGroup{Kind: kindPartition, Stream: name, StreamID: id, Spec: spec, Replica: 1, Voters: []RecoverNode{{ID: voter}}}
+}
+
+func TestNewShardTakesNoRemovedReplicaForACopy(t *testing.T) {
+	a, b, c := ring.NodeID{1}, ring.NodeID{2}, ring.NodeID{3}
+	name := inShard("s", 3)
+	of := func(voter ring.NodeID, retention int64, last uint64) RecoverGroup {
+		g := partitionGroup(t, ring.StreamID{1}, name, retention, voter)
+		g.LastIndex, g.Replica = last, ring.ReplicaID(last)
+		return g
+	}
+	again := of(b, 7, 9) // removed, and its node has another one by now
+	again.Removed = true
+	for what, k := range map[string]struct {
+		own, other RecoverGroup
+		removed    []bool // of the remnants, the one that has most first
+		retention  int64
+		absent     []ring.PartitionID
+	}{
+		"both are members":         {of(a, 5, 1), of(b, 7, 2), []bool{false, false}, 7, nil},
+		"the other's was removed":  {of(a, 5, 1), of(c, 7, 2), []bool{true, false}, 5, nil},
+		"and its node has a newer": {of(a, 5, 1), again, []bool{true, false}, 5, nil},
+		"the one here was removed": {of(c, 5, 3), of(b, 7, 2), []bool{true, false}, 7, nil},
+		"both were, in this order": {of(c, 5, 3), of(c, 7, 2), []bool{true, true}, 7, []ring.PartitionID{0}},
+		"both were, in that one":   {of(c, 5, 1), again, []bool{true, true}, 7, []ring.PartitionID{0}},
+	} {
+		r := &recovery{entries: map[int][][]byte{}, req: RecoverRequest{Others: []RecoverReport{{Node: b, Survivors: []RecoverNode{}, Groups: []RecoverGroup{k.other}}}},
+			report: RecoverReport{Node: a, Lost: []RecoverNode{{ID: c}}, Survivors: []RecoverNode{{ID: b}}, Groups: []RecoverGroup{k.own}}}
+		var removed []bool
+		for _, rem := range r.remnants(3) {
+			removed = append(removed, rem.Removed)
+		}
+		if !slices.Equal(removed, k.removed) {
+			t.Errorf("%s: %v", what, removed)
+		}
+		s := r.judgeShard(3)
+		if len(s.Streams) != 1 || s.Streams[0].Config.RetentionMS != k.retention || !slices.Equal(s.Streams[0].Absent, k.absent) || !slices.Equal(s.Streams[0].Removed, k.absent) {
+			t.Errorf("%s: %+v", what, s)
+		}
+	}
+}
+
+func TestWhatAnEarlierReplicaLeftIsNotOpened(t *testing.T) {
+	g := partitionGroup(t, ring.StreamID{1}, "s", 5, ring.NodeID{1})
+	r := &recovery{dir: &dataDir{path: t.TempDir()}} // without a store that could be read
+	got := r.describe(replica.Survivor{Foreign: true, Birth: replica.Birth{Kind: replica.KindPartition, Spec: g.Spec}})
+	if got.Next == nil || *got.Next != 0 || got.Stream != "s" || !slices.Equal(got.Spec, g.Spec) {
+		t.Fatalf("%+v", got)
+	}
+}
+
 func TestOperatorSaysWhichOfTwoIncarnationsANewShardForgets(t *testing.T) {
 	name := inShard("s", 3)
-	of := func(id ring.StreamID) RecoverGroup {
-		spec, err := (partition.Spec{Stream: id, Name: name, Range: ring.EvenRanges(1)[0],
-			Limits: partition.Limits{DedupeWindowMS: 1, RetentionMS: -1, RetentionBytes: -1, MaxEventBytes: 1, Replicas: 1, MinCopies: 1}}).Encode()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return RecoverGroup{Kind: kindPartition, Stream: name, StreamID: id, Spec: spec, Replica: 1}
-	}
 	deleted, alive := ring.StreamID{1}, ring.StreamID{2}
 	self, other := ring.NodeID{1}, ring.NodeID{2}
+	of := func(id ring.StreamID, on ring.NodeID) RecoverGroup { return partitionGroup(t, id, name, -1, on) }
 	r := &recovery{entries: map[int][][]byte{}, req: RecoverRequest{NewShards: []int{3},
-		Others: []RecoverReport{{Node: other, Survivors: []RecoverNode{}, Groups: []RecoverGroup{of(deleted)}}}}}
-	fresh := RecoverReport{Node: self, Lost: []RecoverNode{{ID: ring.NodeID{9}}}, Survivors: []RecoverNode{{ID: other}}, Groups: []RecoverGroup{of(alive)}}
+		Others: []RecoverReport{{Node: other, Survivors: []RecoverNode{}, Groups: []RecoverGroup{of(deleted, other)}}}}}
+	fresh := RecoverReport{Node: self, Lost: []RecoverNode{{ID: ring.NodeID{9}}}, Survivors: []RecoverNode{{ID: other}}, Groups: []RecoverGroup{of(alive, self)}}
 	r.report = fresh
 	if err := r.lookForShards(); err != nil {
 		t.Fatal(err)

@@ -140,7 +140,7 @@ func (p *process) printRecovery(r node.RecoverReport) error {
 
 // printMissingShards lists the catalog shards without a copy here, and returns what is to be said of them.
 func (p *process) printMissingShards(r node.RecoverReport) (text string, err error) {
-	var rows [][]string
+	var rows, configs [][]string
 	numbers := map[string][]string{}
 	for i := range r.Shards {
 		s := &r.Shards[i]
@@ -148,6 +148,7 @@ func (p *process) printMissingShards(r node.RecoverReport) (text string, err err
 		var streams []string
 		for _, st := range s.Streams {
 			streams = append(streams, fmt.Sprintf("%s(%d/%d)", st.Name, st.Partitions-len(st.Absent), st.Partitions))
+			configs = append(configs, restoredRow(&st))
 		}
 		rows = append(rows, []string{strings.ReplaceAll(s.Name(), " ", "-"), s.Verdict, strings.Join(streams, ","), s.Reason})
 	}
@@ -159,6 +160,14 @@ func (p *process) printMissingShards(r node.RecoverReport) (text string, err err
 	}
 	if err := p.table("SHARD VERDICT STREAMS(PARTITIONS) REASON", rows); err != nil {
 		return "", err
+	}
+	if len(configs) > 0 {
+		if _, err := fmt.Fprintln(p.out, "\nStreams that they know when they are made anew:"); err != nil {
+			return "", err
+		}
+		if err := p.table("STREAM RETENTION RETENTION_BYTES REPLICAS MIN_COPIES ONLY_REMOVED_COPIES_OF", configs); err != nil {
+			return "", err
+		}
 	}
 	list := func(verdict string) string { return strings.Join(numbers[verdict], ",") }
 	if s := list(node.RecoverUnknown); s != "" && len(r.Lost) > 0 {
@@ -176,4 +185,18 @@ func (p *process) printMissingShards(r node.RecoverReport) (text string, err err
 		text += fmt.Sprintf("\nCatalog shards %s are gone. %s, with the streams above; of partitions that no survivor has, nothing is left.", s, made)
 	}
 	return text, nil
+}
+
+// restoredRow shows a stream as a new shard knows it.
+func restoredRow(s *node.RecoverStream) []string {
+	c := &s.Config
+	size := "none"
+	if c.RetentionBytes >= 0 {
+		size = fmt.Sprint(c.RetentionBytes)
+	}
+	var removed []string
+	for _, p := range s.Removed {
+		removed = append(removed, fmt.Sprint(p))
+	}
+	return []string{s.Name, retentionText(float64(c.RetentionMS)), size, fmt.Sprint(c.Replicas), fmt.Sprint(c.MinCopies), strings.Join(removed, ",")}
 }

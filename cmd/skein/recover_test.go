@@ -13,6 +13,7 @@ import (
 
 	"github.com/skeinmesh/skein/node"
 	"github.com/skeinmesh/skein/node/config"
+	"github.com/skeinmesh/skein/ring"
 )
 
 // soloNode is the configuration of a node that founds a mesh.
@@ -95,6 +96,25 @@ func TestRecoverShowsWhatThereIsAndChangesNothing(t *testing.T) {
 		r := skein(t, nil, "", append([]string{"recover", "--data-dir", dir}, c.args...)...)
 		if r.code != exitFailed || !strings.Contains(r.err, c.want) {
 			t.Errorf("%s: %+v", name, r)
+		}
+	}
+}
+
+func TestRecoverShowsTheStreamsOfAShardThatIsMadeAnew(t *testing.T) {
+	var out strings.Builder
+	p := &process{out: &out}
+	orders := node.RecoverStream{Name: "orders", Partitions: 4, Absent: []ring.PartitionID{1, 3}, Removed: []ring.PartitionID{1, 3}}
+	orders.Config.RetentionMS, orders.Config.RetentionBytes, orders.Config.Replicas, orders.Config.MinCopies = 90_000, 1<<20, 5, 2
+	audit := node.RecoverStream{Name: "audit", Partitions: 1}
+	audit.Config.RetentionMS, audit.Config.RetentionBytes, audit.Config.Replicas, audit.Config.MinCopies = -1, -1, 3, 1
+	report := node.RecoverReport{Shards: []node.RecoverShard{{Number: 3, Verdict: node.RecoverGone, Streams: []node.RecoverStream{orders, audit}}}}
+	if err := p.printRecovery(report); err != nil {
+		t.Fatal(err)
+	}
+	words := strings.Join(strings.Fields(out.String()), " ")
+	for _, want := range []string{"orders(2/4),audit(1/1)", "orders 1m30s 1048576 5 2 1,3 ", "audit none none 3 1 - "} {
+		if !strings.Contains(words, want) {
+			t.Errorf("no %q in:\n%s", want, out.String())
 		}
 	}
 }

@@ -145,10 +145,14 @@ func (p *process) streamList() *cobra.Command {
 
 func retention(st client.Stream) string {
 	ms, ok := st.Config["retention_ms"].(float64)
-	switch {
-	case !ok:
+	if !ok {
 		return ""
-	case ms < 0 || ms > float64(math.MaxInt64/time.Millisecond): // more than 292 years
+	}
+	return retentionText(ms)
+}
+
+func retentionText(ms float64) string {
+	if ms < 0 || ms > float64(math.MaxInt64/time.Millisecond) { // more than 292 years
 		return "none"
 	}
 	return (time.Duration(ms) * time.Millisecond).String()

@@ -26,6 +26,8 @@ type Survivor struct {
 	Members []Member
 	// Halves are the sets of voters that each need a majority: one, or two within a joint change.
 	Halves [][]ring.ReplicaID
+	// Foreign: the store still holds the state of an earlier replica of the group, of which nothing counts. The next start removes it.
+	Foreign bool
 	// Applied is the position of the state here, Last the position of the last entry in the log here.
 	Applied, Last log.Mark
 	// Term is the highest that this replica knows.
@@ -87,11 +89,21 @@ func survivorOf(journal log.Journal, store log.Store, gs log.GroupState) (Surviv
 	if err != nil {
 		return Survivor{}, state{}, err
 	}
-	st, err := stateOf(store, b)
+	foreign, err := isForeign(store, b)
 	if err != nil {
 		return Survivor{}, state{}, err
 	}
-	s := Survivor{Birth: b, Members: st.members(), Applied: st.applied, Last: gs.Compacted, Term: max(gs.HardState.Term, st.applied.Term)}
+	st := bornState(b)
+	if !foreign {
+		saved, ok, err := loadState(store, b.Group)
+		if err != nil {
+			return Survivor{}, state{}, err
+		}
+		if ok {
+			st = saved
+		}
+	}
+	s := Survivor{Birth: b, Foreign: foreign, Members: st.members(), Applied: st.applied, Last: gs.Compacted, Term: max(gs.HardState.Term, st.applied.Term)}
 	for _, ids := range [][]uint64{st.conf.GetVoters(), st.conf.GetVotersOutgoing()} {
 		var half []ring.ReplicaID
 		for _, id := range ids {
@@ -114,19 +126,6 @@ func survivorOf(journal log.Journal, store log.Store, gs log.GroupState) (Surviv
 	return s, st, nil
 }
 
-// stateOf is what the store holds of the replica born from b. What an earlier replica of the group left there is none of it, and goes when
-// the node starts.
-func stateOf(store log.Store, b Birth) (state, error) {
-	if foreign, err := isForeign(store, b); err != nil || foreign {
-		return bornState(b), err
-	}
-	st, ok, err := loadState(store, b.Group)
-	if err == nil && !ok {
-		st = bornState(b)
-	}
-	return st, err
-}
-
 // GoOnAlone makes the replica of a group that is here its only member, for good: whatever the lost members did after the last entry here
 // never happened. Everything in the log here counts from then on, acknowledged or not, but for changes of the configuration. Term and
 // replica ids are moved beyond what the lost members can have used, so that nothing they say is believed. It is durable on return; done
@@ -140,11 +139,8 @@ func GoOnAlone(journal log.Journal, store log.Store, group ring.GroupID) error {
 	if err != nil {
 		return err
 	}
-	foreign, err := isForeign(store, s.Birth)
 	switch {
-	case err != nil:
-		return err
-	case foreign:
+	case s.Foreign:
 		return wire.Errorf(wire.KindInvalid, "", "group %s: the store still holds what an earlier replica left: start the node, stop it, and try again", group)
 	case s.Applied.Index == 0:
 		return wire.Errorf(wire.KindInvalid, "", "group %s: the replica here has no state", group)

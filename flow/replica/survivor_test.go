@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/skeinmesh/skein/flow/log"
+	"github.com/skeinmesh/skein/flow/log/logtest"
 	"github.com/skeinmesh/skein/ring"
 	"github.com/skeinmesh/skein/transport/wire"
 	pb "go.etcd.io/raft/v3/raftpb"
@@ -61,6 +62,28 @@ func TestSurvivorGoesOnAloneWithAllThatItHoldsAndTheGroupGrowsAgain(t *testing.T
 			t.Fatalf("term %d, members %+v", st.Term, st.Members)
 		}
 	})
+}
+
+func TestSurvivorHasNothingOfWhatAnEarlierReplicaLeft(t *testing.T) {
+	store := logtest.NewDisk(logtest.Config{}).OpenStore()
+	defer func() { _ = store.Close() }()
+	birth := func(self ring.ReplicaID) Birth {
+		return Birth{Group: testGroup(1), Kind: 1, Members: []Member{{ID: self, Node: ring.NodeID{1}}}, Self: self}
+	}
+	st := bornState(birth(1))
+	st.applied = log.Mark{Index: 20, Term: 2}
+	b := store.NewBatch()
+	st.save(b, testGroup(1), true)
+	b.Set(ownKey(testGroup(1), keyBirth), encodeBirth(birth(1)))
+	if err := b.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	for self, applied := range map[ring.ReplicaID]uint64{1: 20, 7: BirthIndex} {
+		s, _, err := survivorOf(nil, store, log.GroupState{Group: testGroup(1), Birth: encodeBirth(birth(self))})
+		if err != nil || s.Foreign != (self == 7) || s.Applied.Index != applied || !s.Member() {
+			t.Errorf("replica %d: %+v, %v", self, s, err)
+		}
+	}
 }
 
 // A change of the configuration that waits in the log must not bring the lost members back.
