@@ -158,7 +158,7 @@ func (h *Host) serve(ctx context.Context) error {
 func (h *Host) tickUntil(ctx context.Context, checked chan error) error {
 	t := time.NewTicker(h.cfg.TickInterval)
 	defer t.Stop()
-	state := tickState{leases: map[ring.NodeID]lease{}}
+	state := tickState{leases: map[ring.NodeID]lease{}, boots: map[ring.NodeID]uint64{}}
 	for {
 		select {
 		case <-ctx.Done():

@@ -33,6 +33,7 @@ func TestRestartWithManyPartitionsMakesNoElectionStorm(t *testing.T) {
 	mp.allOwned(0, 1, 2)
 	mp.atRest()
 	if long() {
+		mp.atHome()
 		mp.tellIdleCost(30 * time.Second)
 	}
 
@@ -169,6 +170,23 @@ func (mp *manyPartitions) atRest() {
 		}
 		return nil
 	})
+}
+
+// atHome waits until no group goes to another owner any more: each goes home when that node has had all of it for half a minute.
+func (mp *manyPartitions) atHome() {
+	mp.t.Helper()
+	const name, stays = "skein_replica_elections_won_total", 40 * time.Second
+	last, since := -1, time.Now()
+	until(mp.t, 10*time.Minute, func() error {
+		if won := mp.sum(name, 0, 1, 2); won != last {
+			last, since = won, time.Now()
+		}
+		if d := time.Since(since); d < stays {
+			return fmt.Errorf("the last group went to another owner %v ago", d.Round(time.Second))
+		}
+		return nil
+	})
+	mp.atRest()
 }
 
 // electing does something that makes so many groups elect, and holds the number of elections to that.
