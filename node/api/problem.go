@@ -212,8 +212,12 @@ func retryAfter(p *Problem) time.Duration {
 	return p.RetryAfter
 }
 
-// refusalGrace is how long the rest of a refused body may take to arrive.
-const refusalGrace = 500 * time.Millisecond
+const (
+	// refusalGrace is how long a piece of a refused body may take to arrive.
+	refusalGrace = 500 * time.Millisecond
+	// refusalReads is for how long the rest of a refused body is read.
+	refusalReads = 5 * time.Second
+)
 
 // Fail answers the request with err as problem+json. Nothing may have been written before.
 func (c *Call) Fail(err error) {
@@ -233,12 +237,33 @@ func (c *Call) Fail(err error) {
 	if p.Status == http.StatusUnauthorized {
 		h.Set("WWW-Authenticate", `Bearer realm="skein"`)
 	}
+	ctl := http.NewResponseController(c.w.ResponseWriter)
 	if c.R.ContentLength != 0 {
-		// The HTTP server reads what is left of the body before it answers; a client that sends nothing must not hold it up.
-		_ = http.NewResponseController(c.w.ResponseWriter).SetReadDeadline(time.Now().Add(refusalGrace))
+		// The HTTP server reads what is left of a small body before it answers; a client that sends nothing must not hold it up.
+		_ = ctl.SetReadDeadline(time.Now().Add(refusalGrace))
 	}
 	c.problem = p.Code
 	_ = c.Bytes(p.Status, "application/problem+json", appendProblem(nil, p, c.s.cfg.Identity.Node, c.ID))
+	if c.R.ContentLength != 0 {
+		c.readRest(ctl)
+	}
+}
+
+// readRest sends the answer and reads on for a while: where the connection were closed on a client that still sends, that client would
+// find it broken, and not find the answer.
+func (c *Call) readRest(ctl *http.ResponseController) {
+	if ctl.Flush() != nil {
+		return
+	}
+	piece := make([]byte, 32<<10)
+	for end := time.Now().Add(refusalReads); time.Now().Before(end); {
+		if ctl.SetReadDeadline(time.Now().Add(refusalGrace)) != nil {
+			return
+		}
+		if _, err := c.R.Body.Read(piece); err != nil {
+			return
+		}
+	}
 }
 
 // JSON answers with v, encoded by encoding/json: for answers off the hot path. Its error is that of the encoding.

@@ -495,3 +495,34 @@ func TestConnectionsAboveTheBoundAreToldAndClosed(t *testing.T) {
 		}
 	}
 }
+
+// A client that looks for the answer only when it has sent all of a large body finds it.
+func TestRefusalOfALargeBodyReachesAClientThatStillSends(t *testing.T) {
+	w := newWorld(t)
+	base, cancel, ran := w.run()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(base, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	const size = 48 << 20
+	_, err = fmt.Fprintf(conn, "POST /v1/streams/a/import?retention_ms=no HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n", size)
+	for piece, left := make([]byte, 1<<20), size; left > 0 && err == nil; left -= len(piece) {
+		_, err = conn.Write(piece)
+	}
+	if err != nil {
+		t.Fatalf("the connection broke under the body: %v", err)
+	}
+	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res.StatusCode != http.StatusBadRequest {
+		t.Errorf("status %d", res.StatusCode)
+	}
+	conn.Close()
+	cancel()
+	if err := <-ran; err != nil {
+		t.Error(err)
+	}
+}
