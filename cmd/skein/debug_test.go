@@ -13,7 +13,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/skeinmesh/skein/node"
 )
@@ -48,15 +47,10 @@ func nodeWithEvents(t *testing.T) string {
 		post("/v1/streams/orders/events", "application/octet-stream", "\x1b[31mred")
 		do("stream", "create", "gone", "--partitions", "1")
 		do("stream", "delete", "gone", "--confirm", "gone")
-		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) { // its files go in their own time
+		poll(t, "the files of the deleted stream go", func() bool {
 			left, err := os.ReadDir(filepath.Join(dir, "partitions"))
-			if err == nil && len(left) == 1 {
-				break
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("what is left of a deleted stream: %v, %v", left, err)
-			}
-		}
+			return err == nil && len(left) == 1
+		})
 		if r := skein(t, nil, "", "debug", "log", "--data-dir", dir); r.code != exitFailed || !strings.Contains(r.err, "is in use: stop the node first") || r.out != "" {
 			t.Errorf("while the node runs: %+v", r)
 		}

@@ -37,23 +37,32 @@ func runReady(t *testing.T, cfg config.Config, use func(url string)) {
 	ended := make(chan error, 1)
 	go func() { ended <- n.Run(ctx) }()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	for deadline := time.Now().Add(20 * time.Second); ; {
+	poll(t, "the node gets ready", func() bool {
 		resp, err := client.Get("http://" + n.HTTPAddr() + "/readyz")
-		if err == nil {
-			resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				break
-			}
+		if err != nil {
+			return false
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the node does not get ready: %v", err)
-		}
-		<-time.After(10 * time.Millisecond)
-	}
+		resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	})
 	use("http://" + n.HTTPAddr())
 	cancel()
 	if err := <-ended; err != nil {
 		t.Fatal(err)
+	}
+}
+
+// poll looks again and again at what a running node does in its own time.
+func poll(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for end := time.After(20 * time.Second); !ok(); {
+		select {
+		case <-look.C:
+		case <-end:
+			t.Fatalf("in vain: %s", what)
+		}
 	}
 }
 

@@ -17,18 +17,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lineLog keeps what is logged, and tells of the first line.
+// lineLog keeps what is logged, and tells each time that it is about a full disk.
 type lineLog struct {
 	mu    sync.Mutex
 	lines bytes.Buffer
-	once  sync.Once
-	first chan struct{}
+	full  chan struct{}
 }
 
 func (l *lineLog) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.once.Do(func() { close(l.first) })
+	if bytes.Contains(b, []byte("waits for disk space")) {
+		select {
+		case l.full <- struct{}{}:
+		default:
+		}
+	}
 	return l.lines.Write(b)
 }
 
@@ -52,7 +56,7 @@ func put(s *PebbleStore, key, value []byte) error {
 func TestStoreOnAFullDiskSaysSoOnceAndCloses(t *testing.T) {
 	var full atomic.Bool
 	fs := fullFS(&full)
-	said := &lineLog{first: make(chan struct{})}
+	said := &lineLog{full: make(chan struct{}, 1)}
 	s, err := OpenStore(StoreConfig{Dir: "store", fs: fs, Log: slog.New(slog.NewTextHandler(said, nil))})
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +74,7 @@ func TestStoreOnAFullDiskSaysSoOnceAndCloses(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	flushed := make(chan error, 1)
 	go func() { flushed <- s.Flush(ctx) }()
-	<-said.first
+	<-said.full
 	if err := s.Close(); err != nil {
 		t.Errorf("close: %v", err)
 	}
@@ -120,7 +124,7 @@ func TestStoreLeavesAFullDiskAloneForAWhile(t *testing.T) {
 // Pebble has writers wait for a flush when its memtables are full: on a full disk for ever.
 func TestStoreOnAFullDiskRefusesWhatItCannotHold(t *testing.T) {
 	var full atomic.Bool
-	said := &lineLog{first: make(chan struct{})}
+	said := &lineLog{full: make(chan struct{}, 1)}
 	s, err := OpenStore(StoreConfig{Dir: "store", fs: fullFS(&full), MemTableBytes: 64 << 10, Log: slog.New(slog.NewTextHandler(said, nil))})
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +137,7 @@ func TestStoreOnAFullDiskRefusesWhatItCannotHold(t *testing.T) {
 	defer cancel()
 	flushed := make(chan error, 2)
 	go func() { flushed <- s.Flush(ctx) }()
-	<-said.first
+	<-said.full
 	value := make([]byte, 1<<10)
 	taken := 0
 	for taken < 1000 && err == nil {
@@ -154,9 +158,7 @@ func TestStoreOnAFullDiskRefusesWhatItCannotHold(t *testing.T) {
 	}
 	full.Store(true)
 	go func() { flushed <- s.Flush(ctx) }()
-	for !s.full.Load() {
-		time.Sleep(time.Millisecond)
-	}
+	<-said.full
 	for err = nil; err == nil; taken++ {
 		err = put(s, fmt.Appendf(nil, "%04d", taken), value)
 	}

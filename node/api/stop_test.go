@@ -51,11 +51,7 @@ func TestServerStopsWhileASubscriberReadsNothing(t *testing.T) {
 // waitLog waits for a word in the log.
 func (w *world) waitLog(word string) {
 	w.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(w.log.String(), word); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			w.t.Fatalf("the log does not say %q", word)
-		}
-	}
+	w.poll("the log says "+word, func() bool { return strings.Contains(w.log.String(), word) })
 }
 
 // waiting is a route that waits for the end of its request, and reads nothing of it.
