@@ -50,7 +50,7 @@ func (a *appender) add(w []log.Write, sync bool, done func(error)) {
 	}
 }
 
-// run feeds the journal until ctx ends, which is when no group is there any more. What the journal has no room for then is left: nobody
+// run feeds the journal until ctx ends, which is when no group is there any more. What still waits then is left: nobody
 // was told that it is stored, and a full or hung disk may never have room. It is left to its end, for a log without a piece in the middle
 // would be another one.
 func (a *appender) run(ctx context.Context) {

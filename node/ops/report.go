@@ -177,7 +177,7 @@ func (w World) closed(m Node, since time.Time) string {
 	if at := since.Add(w.ReplaceAfter); at.After(w.Now) {
 		return s + fmt.Sprintf("replaced at %s unless a restart of the node brings it back", clock(at))
 	}
-	return s + "being replaced"
+	return s + "due to be replaced, as soon as a node takes another one"
 }
 
 // clock is a moment in UTC to the second, for people.
