@@ -35,13 +35,24 @@ const (
 // askEvery is how many ticks at most a resting follower goes without a word from the owner of its own group, rather than from the
 // owner's node: an owner that rests no more and could not say so is found out by not answering. It is asked maxAsks times, an election
 // timeout apart: a question that is lost, or answered late by a busy node, must not cost an ownership.
+//
+// Those that ask do so at the same few ticks, at which beats leave too: many questions travel in one frame, and so do the answers.
 const (
-	askEvery = 200
-	maxAsks  = 4
+	askEvery    = 200
+	askTogether = 16
+	maxAsks     = 4
 )
 
 // lookEvery is how many ticks pass between looks of a resting owner at its group's membership, on average.
 const lookEvery = 32
+
+// nextAsk is the tick at which a follower asks its owner next.
+func (g *Group) nextAsk(now uint64) uint64 {
+	return (now + askEvery/2 + g.h.jitter(askEvery)) / askTogether * askTogether
+}
+
+// nextLook is the tick at which an owner looks at its group's membership next.
+func (g *Group) nextLook(now uint64) uint64 { return now + lookEvery/2 + g.h.jitter(lookEvery) }
 
 // rest is what a resting replica relies on. The group's goroutine makes it; on and owned do not change.
 type rest struct {
@@ -166,7 +177,7 @@ func (g *Group) lieDown() {
 			g.word(uint64(p.id), pb.MsgHeartbeat, g.store.last)
 		}
 	}
-	g.rest(r, lookEvery/2, lookEvery)
+	g.rest(r, g.nextLook(r.since))
 }
 
 // fitToRest says whether a member has the whole log and beats go both ways between its node and this one, and notes that r relies on it.
@@ -192,14 +203,14 @@ func (g *Group) follow() {
 	l := g.h.beats.lease(now, node)
 	if g.role == raft.StateFollower && g.lead == m.GetFrom() && g.term == m.GetTerm() && m.GetIndex() == g.store.last && g.idle() &&
 		g.h.cfg.RestTicks > 0 && l.boot != 0 && l.silence < uint64(g.h.cfg.ElectionTicks) {
-		g.rest(&rest{on: []restOn{{node, l.boot}}, since: now}, askEvery/2, askEvery)
+		g.rest(&rest{on: []restOn{{node, l.boot}}, since: now}, g.nextAsk(now))
 		return
 	}
 	g.tellOwner(wakeMark)
 }
 
-func (g *Group) rest(r *rest, least, spread uint64) {
-	r.look.Store(r.since + least + g.h.jitter(spread))
+func (g *Group) rest(r *rest, look uint64) {
+	r.look.Store(look)
 	g.resting.Store(r)
 	g.h.metrics.resting.Inc()
 }
@@ -221,7 +232,7 @@ func (g *Group) undisturbed(r *rest, m *pb.Message) bool {
 		if !r.owned && m.GetTerm() == g.term && m.GetFrom() == g.lead && m.GetIndex() == g.store.last {
 			if r.asked > 0 {
 				r.asked = 0
-				r.look.Store(g.h.clock.Load() + askEvery/2 + g.h.jitter(askEvery))
+				r.look.Store(g.nextAsk(g.h.clock.Load()))
 			}
 			return true
 		}
@@ -267,7 +278,7 @@ func (g *Group) lookAround(r *rest) {
 			g.rouse("membership")
 			return
 		}
-		r.look.Store(r.since + lookEvery/2 + g.h.jitter(lookEvery))
+		r.look.Store(g.nextLook(r.since))
 	case r.asked == maxAsks:
 		g.rouse("owner-silent")
 		g.pass(uint64(g.h.cfg.ElectionTicks))

@@ -64,12 +64,19 @@ func TestRestingGroupsExchangeBeatsOnly(t *testing.T) {
 		m.atRest(30)
 		virtual.Sleep(50 * time.Millisecond) // what is under way
 		var beats, words, others atomic.Int64
-		m.dropping(func(_, _ int, e envelope) bool {
+		asked := make([]map[time.Time]bool, 3) // when, by the node that asks
+		for i := range asked {
+			asked[i] = map[time.Time]bool{}
+		}
+		m.dropping(func(from, _ int, e envelope) bool {
 			switch {
 			case e.group.IsZero():
 				beats.Add(1)
 			case isWord(e.msg):
 				words.Add(1)
+				if e.msg.GetType() == pb.MsgHeartbeatResp {
+					asked[from][time.Now()] = true
+				}
 			default:
 				others.Add(1)
 			}
@@ -85,6 +92,11 @@ func TestRestingGroupsExchangeBeatsOnly(t *testing.T) {
 		// 60 followers ask every 5 to 15 s and are answered.
 		if n := words.Load(); n == 0 || n > 60*2*30/5 {
 			t.Errorf("%d words", n)
+		}
+		for i, at := range asked {
+			if n := len(at); n > 30*20/askTogether+1 {
+				t.Errorf("node %d asks at %d instants: its questions do not leave together", i, n)
+			}
 		}
 		if n := m.awake(); n != 0 {
 			t.Errorf("%d replicas woke up", n)
