@@ -166,6 +166,9 @@ type picture struct {
 func newPicture(in PlanInput) *picture {
 	in.Desired = in.Desired[:min(len(in.Desired), max(in.Want, 1))]
 	p := &picture{PlanInput: in, wanted: in.wanted(), short: len(in.Desired) < in.Want}
+	if in.Move != nil && slices.Contains(p.wanted, in.Move.From) {
+		p.Move = nil // void: nothing comes in the place of the copy there
+	}
 	for _, m := range in.Members {
 		if m.ID == in.Self {
 			p.self = m

@@ -140,6 +140,8 @@ func TestPlan(t *testing.T) {
 			kind: StepSwap, ids: []ring.ReplicaID{4}, remove: []ring.ReplicaID{3}},
 		{name: "a learner that is closed for good stays while it moves", want: 2, on: []byte{1, 2}, ms: []PlanMember{pm(1, false), closed(pm(2, true)), behind(pm(4, true))},
 			edit: func(in *PlanInput) { in.Move = &Swap{From: pnode(2), To: pnode(4)} }},
+		{name: "but not where the move is void", want: 2, on: []byte{4, 2}, ms: []PlanMember{leaving(pm(1, false)), closed(pm(2, true)), pm(4, true)},
+			edit: func(in *PlanInput) { in.Move = &Swap{From: pnode(2), To: pnode(4)} }, kind: StepRemove, remove: []ring.ReplicaID{2}},
 		{name: "a voter that is closed for good does too", want: 3, on: []byte{1, 2, 3}, ms: []PlanMember{pm(1, false), pm(2, false), closed(pm(3, false)), behind(pm(4, true))},
 			edit: func(in *PlanInput) { in.Move = &Swap{From: pnode(3), To: pnode(4)} }},
 		{name: "a move away from the owner hands over first", want: 3, on: []byte{1, 2, 3},
