@@ -42,12 +42,24 @@ func (l *loop) logChange(id ring.NodeID, m view.Member) {
 			l.g.log.Warn("two nodes have the same name: give each a name of its own", append(attrs, "gossip_addr", m.GossipAddr,
 				"other", other.ID.String(), "other_gossip_addr", other.GossipAddr)...)
 		}
+		l.logMoved(old, m)
 	case m.State == view.StateSuspect && old.State == view.StateAlive:
 		l.g.log.Info("member does not answer; waiting whether others reach it", attrs...)
 	case m.State == view.StateDead && known && old.Present():
 		l.g.log.Warn("member is dead", attrs...)
 	case m.State == view.StateLeft && known && old.Present():
 		l.g.log.Info("member left", attrs...)
+	}
+}
+
+// logMoved says of a known member that is back under another name or address that nothing is to be done.
+func (l *loop) logMoved(old, m view.Member) {
+	const keeps = "it keeps its node id and what it holds; nothing is to be done"
+	if old.Name != "" && m.Name != "" && m.Name != old.Name {
+		l.g.log.Info("member has a new name: "+keeps, "peer", m.ID.String(), "was", old.Name, "name", m.Name)
+	}
+	if old.GossipAddr != "" && m.GossipAddr != "" && m.GossipAddr != old.GossipAddr {
+		l.g.log.Info("member has a new address: "+keeps, "peer", m.ID.String(), "name", m.Name, "was", old.GossipAddr, "gossip_addr", m.GossipAddr)
 	}
 }
 

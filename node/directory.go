@@ -20,7 +20,10 @@ type directory struct {
 	// givenUp tells of node ids that nobody may use any more: what they held is lost, at once.
 	givenUp func(ring.NodeID) bool
 
-	mu     sync.Mutex
+	mu sync.Mutex
+	// silence is how long the replicas here have not heard of a node; nil: they are not open yet.
+	silence func(ring.NodeID) time.Duration
+
 	of     *view.View  // the view that what follows was made of
 	at     time.Time   // and when: members grow old without any news
 	tally  *ring.Tally // every member that something may still be on, and how much each holds

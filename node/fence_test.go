@@ -300,7 +300,8 @@ func TestCopyOfARunningNodesDirectoryStopsAndChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = n.Run(context.Background())
-	if !errors.Is(err, errTwin) || errors.Is(err, ErrGaveUp) {
+	if !errors.Is(err, errTwin) || errors.Is(err, ErrGaveUp) ||
+		!strings.Contains(err.Error(), "stop one of the two, and start a new node with an empty data directory") {
 		t.Fatalf("the copy ended: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(cfg.DataDir, quarantineDir)); !os.IsNotExist(err) {
@@ -340,6 +341,12 @@ func TestNodeKeepsItsIDUnderANewAddressAndANewName(t *testing.T) {
 		got, ok := tn.gossip.View().Member(id)
 		if !ok || got.GossipAddr != m.nodes[2].cfg.Gossip.Addr || got.QUICAddr != "127.0.9.33:1" || tn.dir.Name(id) != "renamed" {
 			t.Errorf("%s sees it as %q at %s", tn.cfg.Name, got.Name, got.GossipAddr)
+		}
+	}
+	for _, line := range []string{"member has a new address: it keeps its node id and what it holds; nothing is to be done",
+		"member has a new name: it keeps its node id and what it holds; nothing is to be done"} {
+		if m.logged(line) == 0 {
+			t.Errorf("nobody says %q", line)
 		}
 	}
 	m.must(2, 200, "POST", "/v1/streams/s/events?key=k", "v")

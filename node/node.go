@@ -273,8 +273,11 @@ func (n *Node) openHost() (err error) {
 	cfg.TickInterval, cfg.HeartbeatTicks = raft.HeartbeatMS.Duration()/2, 2
 	cfg.ElectionTicks = max(int(2*raft.ElectionMS/raft.HeartbeatMS), 4)
 	cfg.Logger, cfg.Registerer = n.log, n.registry
-	n.host, err = replica.NewHost(cfg)
-	return err
+	if n.host, err = replica.NewHost(cfg); err != nil {
+		return err
+	}
+	n.dir.listen(n.host.Silence)
+	return nil
 }
 
 // raftSender sends the replica groups' messages through the transport.

@@ -13,7 +13,8 @@ import (
 
 // placementRules are what configuration says about placement.
 type placementRules struct {
-	// replaceAfter is how long a node must have been dead, as this one saw it, before its copies are made elsewhere.
+	// replaceAfter is how long a node must have been dead, as this one saw it, and its replicas not heard of, before its copies are made
+	// elsewhere.
 	replaceAfter time.Duration
 	// rebalance lets copies move for the sake of even shares.
 	rebalance bool
@@ -169,7 +170,23 @@ func (d *directory) lostLocked(n ring.NodeID, now time.Time) (lost, known bool) 
 	}
 	a.asked = now
 	d.gone[n] = a
-	return now.Sub(a.since) >= d.rules().replaceAfter, known
+	return d.missedLocked(n, now.Sub(a.since)) >= d.rules().replaceAfter, known
+}
+
+// listen has the directory ask how long the replicas of this node have not heard of another.
+func (d *directory) listen(silence func(ring.NodeID) time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.silence = silence
+}
+
+// missedLocked is how long nothing was heard of a node that gossip has missed for so long: where gossip alone is cut, copies need not be
+// made anew of what answers.
+func (d *directory) missedLocked(n ring.NodeID, gone time.Duration) time.Duration {
+	if d.silence == nil {
+		return gone
+	}
+	return min(gone, d.silence(n))
 }
 
 // counted is the tally as of now.
@@ -205,7 +222,7 @@ func (d *directory) tallyLocked(now time.Time) *ring.Tally {
 		members = append(members, ring.Member{ID: m.ID, Zone: m.Zone, Weight: int(m.Weight),
 			// One that stops or is dead keeps what it has, and gets nothing new.
 			Cordoned: m.Cordoned() || declined || !there || m.Leaving(),
-			Leaving:  m.Draining() || d.isGivenUp(m.ID) || !there && now.Sub(m.Since) >= replaceAfter})
+			Leaving:  m.Draining() || d.isGivenUp(m.ID) || !there && d.missedLocked(m.ID, now.Sub(m.Since)) >= replaceAfter})
 	}
 	d.of, d.at = v, now
 	var r *ring.Ring

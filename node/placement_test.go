@@ -1,6 +1,7 @@
 package node
 
 import (
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -77,6 +78,33 @@ func (s *sky) wants(what string, nodes ...int) {
 	if !slices.Equal(got, want) {
 		s.t.Errorf("%s: the group should live on %v, not on %v", what, want, got)
 	}
+}
+
+// Gossip may be cut where data is not: a firewall that lets one port through.
+func TestNodeThatGossipMissesIsNotReplacedWhileItsReplicasAreHeard(t *testing.T) {
+	s := newSky(t, 4)
+	silent := map[ring.NodeID]time.Duration{}
+	s.listen(func(n ring.NodeID) time.Duration { return silent[n] })
+	s.believe(2, view.StateDead)
+	s.pass(time.Hour)
+	s.wants("dead for gossip, and heard", 0, 1, 2)
+	silent[s.ids[2]] = 5*time.Minute - time.Second
+	s.pass(2 * time.Second)
+	s.wants("silent for less than replace_after", 0, 1, 2)
+	silent[s.ids[2]] = 5 * time.Minute
+	s.pass(2 * time.Second)
+	s.wants("silent for replace_after", 0, 1, 3)
+	s.seen = view.New(s.ids[0], view.Limits{})
+	for _, i := range []int{0, 1, 3} {
+		s.believe(i, view.StateAlive)
+		s.load(i, 0, 0)
+	}
+	s.pass(time.Hour)
+	silent[s.ids[2]] = 0
+	s.wants("forgotten by gossip, and heard", 0, 1, 2)
+	s.pass(time.Hour)
+	silent[s.ids[2]] = math.MaxInt64
+	s.wants("forgotten by gossip, and never heard", 0, 1, 3)
 }
 
 func TestDeadNodeIsReplacedAfterAWhileAndNeverOnSuspicion(t *testing.T) {

@@ -1,7 +1,9 @@
 package replica
 
 import (
+	"math"
 	"sync"
+	"time"
 
 	"github.com/skeinmesh/skein/ring"
 	"github.com/skeinmesh/skein/transport/wire"
@@ -131,6 +133,15 @@ func since(now, at uint64) uint64 {
 		return 0
 	}
 	return now - at
+}
+
+// Silence is how long no beat of a node was heard, by the ticks of this one; the longest duration there is where none is remembered.
+func (h *Host) Silence(n ring.NodeID) time.Duration {
+	l := h.beats.lease(h.clock.Load(), n)
+	if l.silence > forgetAfter {
+		return math.MaxInt64
+	}
+	return time.Duration(l.silence) * h.cfg.TickInterval
 }
 
 // forgetAfter is how many ticks of silence make a peer forgotten: leases that old count for nothing.
