@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bufio"
 	"bytes"
 	"compress/gzip"
 	"context"
@@ -9,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -17,9 +15,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	cloudevents "github.com/cloudevents/sdk-go/v2"
-	"github.com/cloudevents/sdk-go/v2/binding"
-	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/skeinmesh/skein/flow"
@@ -444,85 +439,6 @@ func TestKeyFieldReachesInside(t *testing.T) {
 	}
 }
 
-// TestCloudEventsSDKPublishesInAllModes drives the server with an independent client.
-func TestCloudEventsSDKPublishesInAllModes(t *testing.T) {
-	w := newWorld(t)
-	client, err := cloudevents.NewClientHTTP(cloudevents.WithTarget(w.url() + "/v1/streams/a/events"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	event := func(id string) cloudevents.Event {
-		e := cloudevents.NewEvent()
-		e.SetID(id)
-		e.SetSource("/sensors/1")
-		e.SetType("reading")
-		e.SetSubject("room \"ä 7%\"")
-		e.SetTime(time.UnixMilli(1_780_000_000_123))
-		e.SetExtension("partitionkey", "p-"+id)
-		e.SetExtension("level", 3)
-		if err := e.SetData("application/json", map[string]int{"v": 1}); err != nil {
-			t.Fatal(err)
-		}
-		return e
-	}
-	send := func(ctx context.Context, id string) {
-		if res := client.Send(ctx, event(id)); !cloudevents.IsACK(res) {
-			t.Fatalf("%s: %v", id, res)
-		}
-	}
-	send(binding.WithForceBinary(t.Context()), "bin")
-	send(binding.WithForceStructured(t.Context()), "struct")
-	req, err := cehttp.NewHTTPRequestFromEvents(t.Context(), w.url()+"/v1/streams/a/events/batch", []cloudevents.Event{event("b1"), event("b2"), event("bin")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	if b, _ := io.ReadAll(res.Body); res.StatusCode != 200 || !bytes.Contains(b, []byte(`"duplicate":true`)) {
-		t.Fatalf("the event sent before in another mode is no duplicate: %d %s", res.StatusCode, b)
-	}
-	evs := w.all("a")
-	if len(evs) != 4 {
-		t.Fatalf("%d events", len(evs))
-	}
-	for _, e := range evs {
-		h := e["headers"].(map[string]any)
-		if e["source"] != "/sensors/1" || e["type"] != "reading" || e["key"] != fmt.Sprintf("p-%v", e["id"]) || h["ce-subject"] != `room "ä 7%"` ||
-			h["ce-level"] != "3" || h["ce-time"] != "2026-05-28T20:26:40.123Z" || e["value"].(map[string]any)["v"] != 1.0 {
-			t.Errorf("%v", e)
-		}
-	}
-	http.DefaultClient.CloseIdleConnections()
-}
-
-func TestBadCloudEventsAreRefused(t *testing.T) {
-	w := newWorld(t)
-	good := []string{"Ce-Specversion: 1.0", "Ce-Id: 1", "Ce-Source: /s", "Ce-Type: t"}
-	w.expect(200, "", "POST", "/v1/streams/a/events", "x", append(good, textType)...)
-	for _, bad := range []string{"Ce-Subject: %ff%fe", "Ce-Subject: \xff", "Ce-Time: noon", "Ce-Datacontenttype: a/b", "Ce-A_b: 1", "Ce-Id: 2",
-		"Ce-Subject: ", `Ce-Partitionkey: ""`, "Ce-Dataschema: "} {
-		w.expect(400, codeInvalid, "POST", "/v1/streams/a/events", "x", append(good, bad)...)
-	}
-	w.expect(400, codeInvalid, "POST", "/v1/streams/a/events", "x", good[1:]...)
-	w.expect(400, codeInvalid, "POST", "/v1/streams/a/events", "x", good[:3]...)
-	w.expect(400, codeInvalid, "POST", "/v1/streams/a/events", "x", "Ce-Specversion: 0.3", good[1], good[2], good[3])
-	w.expect(400, codeInvalid, "POST", "/v1/streams/a/events", "x", append(good, "Content-Type: application/cloudevents+json")...)
-	for _, body := range []string{`{}`, `[]`, `{"specversion":"1.0","id":"1","source":"s"}`, `{"specversion":"1.0","id":1,"source":"s","type":"t"}`,
-		`{"specversion":"1.0","id":"1","id":"2","source":"s","type":"t"}`, `{"specversion":"1.0","id":"1","source":"s","type":"t","data":1,"data_base64":"AA=="}`,
-		`{"specversion":"1.0","id":"1","source":"s","type":"t","data_base64":"*"}`, `{"specversion":"1.0","id":"1","source":"s","type":"t","x":{}}`,
-		`{"specversion":"1.0","id":"1","source":"s","type":"t"`, `{"specversion":"1.0","id":"1","source":"s","type":"t","UP":"x"}`,
-		`{"specversion":"1.0","id":"1","source":"s","type":"t","subject":""}`} {
-		w.expect(400, codeInvalid, "POST", "/v1/streams/a/events", body, "Content-Type: application/cloudevents+json; charset=utf-8")
-		w.expect(400, codeInvalid, "POST", "/v1/streams/a/events/batch", "["+body+"]", "Content-Type: application/cloudevents-batch+json")
-	}
-	for _, body := range []string{``, `{}`, `[`, `[1]`, `[{}`, `[]x`, `[,]`} {
-		w.expect(400, codeInvalid, "POST", "/v1/streams/a/events/batch", body, "Content-Type: application/cloudevents-batch+json")
-	}
-}
-
 func TestTraceContextNeitherMixesNorRefuses(t *testing.T) {
 	const parent, state = "Traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "Tracestate: of=request"
 	w := newWorld(t)
@@ -566,81 +482,6 @@ func TestContentTypesComeBackAsTheyWere(t *testing.T) {
 	w.expect(200, "", "POST", "/v1/streams/a/events", "x", "Content-Type: text/plain; x=\"ü\"")
 	if got := w.all("a")[0]["content_type"]; got != "text/plain; x=\"ü\"" {
 		t.Errorf("content type %v", got)
-	}
-}
-
-// raw speaks HTTP by hand.
-func (w *world) raw(text string) (*http.Response, error) {
-	conn, err := net.Dial("tcp", strings.TrimPrefix(w.url(), "http://"))
-	if err != nil {
-		return nil, err
-	}
-	w.t.Cleanup(func() { _ = conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
-	if _, err := io.WriteString(conn, text); err != nil {
-		return nil, err
-	}
-	return http.ReadResponse(bufio.NewReader(conn), nil)
-}
-
-func TestMalformedHTTP(t *testing.T) {
-	w := newWorld(t, func(c *Config, _ *Deps) { c.ReadGrace, c.MinReadRate = 50*time.Millisecond, 1000 })
-	const head = "POST /v1/streams/a/events HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
-	for name, c := range map[string]struct {
-		text   string
-		status int
-	}{
-		"no length":        {head + "\r\n", 411},
-		"length zero":      {head + "Content-Length: 0\r\n\r\n", 200},
-		"two lengths":      {head + "Content-Length: 1\r\nContent-Length: 2\r\n\r\nxx", 400},
-		"negative length":  {head + "Content-Length: -1\r\n\r\nx", 400},
-		"too slow":         {head + "Content-Length: 100\r\n\r\nx", 408},
-		"slow chunks":      {head + "Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n", 408},
-		"bad chunk":        {head + "Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400},
-		"huge length":      {head + "Content-Length: 99999999999\r\n\r\n", 413},
-		"NUL in the path":  {"GET /v1/streams/a%00 HTTP/1.1\r\nHost: localhost\r\n\r\n", 400},
-		"foreign host":     {"GET /livez HTTP/1.1\r\nHost: evil.example\r\n\r\n", 403},
-		"slow batch":       {strings.Replace(head, "/events", "/events/batch", 1) + "Content-Length: 100\r\n\r\n1\n", 415},
-		"slow batch lines": {"POST /v1/streams/a/events/batch HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\nContent-Length: 100\r\n\r\n1\n", 408},
-	} {
-		res, err := w.raw(c.text)
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-		} else if res.StatusCode != c.status {
-			t.Errorf("%s: status %d, want %d", name, res.StatusCode, c.status)
-		}
-	}
-	// Where both framings are given, chunks count and the length never does (RFC 9112, section 6.3).
-	res, err := w.raw(head + "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
-	if err != nil || res.StatusCode != 200 && res.StatusCode != 400 {
-		t.Fatalf("%v %v", res, err)
-	}
-	for _, e := range w.all("a") {
-		if v := e["value"]; v != "hello" && v != "" {
-			t.Errorf("stored %q", v)
-		}
-	}
-}
-
-func TestCutOffBodiesStoreNothingOfTheirLastLine(t *testing.T) {
-	w := newWorld(t)
-	conn, err := net.Dial("tcp", strings.TrimPrefix(w.url(), "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, _ = io.WriteString(conn, "POST /v1/streams/a/events/batch HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\nContent-Length: 100\r\n\r\n1\n2")
-	_ = conn.(*net.TCPConn).CloseWrite()
-	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err == nil && res.StatusCode == 200 {
-		t.Errorf("a body that was cut off is fine: %d", res.StatusCode)
-	}
-	_ = conn.Close()
-	w.http.Close()
-	w.http = nil
-	for _, e := range w.all("a") {
-		if e["value"] == 2.0 {
-			t.Error("half a line was stored")
-		}
 	}
 }
 

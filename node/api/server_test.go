@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -106,6 +105,12 @@ func (b *countedBudget) taken() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.now
+}
+
+func (b *countedBudget) mostTaken() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.peak
 }
 
 func newWorld(t testing.TB, change ...func(*Config, *Deps)) *world {
@@ -456,83 +461,3 @@ func ndjsonOf(n int, format string) string {
 }
 
 func (w *world) request() *http.Request { return httptest.NewRequest("POST", "http://localhost/", nil) }
-
-func TestConnectionsAboveTheBoundAreToldAndClosed(t *testing.T) {
-	w := newWorld(t, func(cfg *Config, _ *Deps) { cfg.MaxConnections = 2 })
-	ln, err := Listen(Config{Addr: "127.0.0.1:0"}, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ran := make(chan error, 1)
-	go func() { ran <- w.s.Run(ctx, ln) }()
-	ask := func() (net.Conn, string) {
-		c, err := net.Dial("tcp", ln.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, _ = io.WriteString(c, "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
-		line, _ := bufio.NewReader(c).ReadString('\n') // empty where the reset overtook the answer
-		return c, line
-	}
-	first, _ := ask()
-	second, _ := ask()
-	third, answer := ask()
-	if answer != "" && !strings.Contains(answer, "503") {
-		t.Errorf("the third connection was answered %q", answer)
-	}
-	if b := string(w.s.conns.refusal); !strings.Contains(b, `"node":"n1"`) || !strings.Contains(b, `"retry_after_ms":1000`) {
-		t.Errorf("the refusal is %q", b)
-	}
-	if page := w.do("GET", "/metrics", "").Body.String(); !strings.Contains(page, "skein_http_connections_refused_total 1") {
-		t.Error("the refusal is not counted")
-	}
-	_ = first.Close()
-	for deadline := time.Now().Add(5 * time.Second); ; {
-		c, answer := ask()
-		_ = c.Close()
-		if strings.Contains(answer, "200") {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("a closed connection makes no room")
-		}
-	}
-	_, _ = second.Close(), third.Close()
-	cancel()
-	if err := <-ran; err != nil {
-		t.Fatal(err)
-	}
-	w.poll("closed connections are not counted any more", func() bool { return w.s.conns.open.Load() == 0 })
-}
-
-// A client that looks for the answer only when it has sent all of a large body finds it.
-func TestRefusalOfALargeBodyReachesAClientThatStillSends(t *testing.T) {
-	w := newWorld(t)
-	base, cancel, ran := w.run()
-	conn, err := net.Dial("tcp", strings.TrimPrefix(base, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	const size = 48 << 20
-	_, err = fmt.Fprintf(conn, "POST /v1/streams/a/import?retention_ms=no HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n", size)
-	for piece, left := make([]byte, 1<<20), size; left > 0 && err == nil; left -= len(piece) {
-		_, err = conn.Write(piece)
-	}
-	if err != nil {
-		t.Fatalf("the connection broke under the body: %v", err)
-	}
-	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if res.StatusCode != http.StatusBadRequest {
-		t.Errorf("status %d", res.StatusCode)
-	}
-	conn.Close()
-	cancel()
-	if err := <-ran; err != nil {
-		t.Error(err)
-	}
-}

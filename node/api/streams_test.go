@@ -124,5 +124,8 @@ func TestStreamNamesAreValidated(t *testing.T) {
 		}
 	}
 	w.expect(400, codeInvalidName, "PUT", "/v1/streams/", "")
+	w.expect(400, codeInvalidName, "POST", "/v1/streams//events", "x")
+	w.expect(400, codeInvalidName, "POST", "/v1/streams//events/batch", "1", ndjsonType)
+	w.expect(400, codeInvalidName, "GET", "/v1/streams//events", "")
 	w.expect(404, codeNotFound, "PUT", "/v1/streams/a/../b", "")
 }
