@@ -37,18 +37,24 @@ func lineReader(r io.Reader) <-chan string {
 // waitLine returns the first line that contains want.
 func waitLine(t *testing.T, lines <-chan string, want string) string {
 	t.Helper()
+	return waitFor(t, lines, want, func(l string) bool { return strings.Contains(l, want) })
+}
+
+// waitFor returns the first line that fits.
+func waitFor(t *testing.T, lines <-chan string, what string, fits func(string) bool) string {
+	t.Helper()
 	timeout := time.After(10 * time.Second)
 	for {
 		select {
 		case l, ok := <-lines:
 			if !ok {
-				t.Fatalf("the stream ended before %q", want)
+				t.Fatalf("the stream ended before %q", what)
 			}
-			if strings.Contains(l, want) {
+			if fits(l) {
 				return l
 			}
 		case <-timeout:
-			t.Fatalf("no line with %q", want)
+			t.Fatalf("no line with %q", what)
 		}
 	}
 }
@@ -334,7 +340,7 @@ func TestQuietEventStreamShowsLifeAndItsPlace(t *testing.T) {
 	lines := lineReader(res.Body)
 	waitLine(t, lines, "event: start")
 	id := waitLine(t, lines, "id: ")
-	waitLine(t, lines, ":")
+	waitFor(t, lines, "a comment", func(l string) bool { return l == ":" })
 	_ = res.Body.Close()
 	w.expect(200, "", "POST", "/v1/streams/a/events", "missed", "Content-Type: text/plain")
 	rec := w.do("GET", "/v1/streams/a/events?limit=1", "", "Accept: text/event-stream", "Last-Event-ID: "+strings.TrimPrefix(id, "id: "))
