@@ -38,19 +38,31 @@ func (s *Server) readyz(c *Call) error {
 			failing = append(failing, ch.Name)
 		}
 	}
-	body := struct {
-		Status  string   `json:"status"`
-		Node    string   `json:"node"`
-		Failing []string `json:"failing"`
-		Checks  []Check  `json:"checks,omitempty"`
-	}{word, s.cfg.Identity.Node, failing, nil}
+	body := readiness{Status: word, Node: s.cfg.Identity.Node, Failing: failing}
 	if verbose {
 		body.Checks = checks
 	}
 	if status != http.StatusOK {
-		c.w.Header().Set("Retry-After", "1")
+		body.Code, body.Retryable, body.RetryAfterMS = codeNotReady, true, readyAgain.Milliseconds()
+		c.problem = codeNotReady
+		c.w.Header().Set("Retry-After", strconv.Itoa(int(readyAgain.Seconds())))
 	}
 	return c.JSON(status, body)
+}
+
+// readyAgain is when a node that is not ready is worth asking again.
+const readyAgain = time.Second
+
+// readiness is the answer of /readyz. Its status is a word, so it is no problem document (RFC 9457) where the node is not ready; what
+// clients of problems act on is there all the same.
+type readiness struct {
+	Status       string   `json:"status"`
+	Node         string   `json:"node"`
+	Failing      []string `json:"failing"`
+	Checks       []Check  `json:"checks,omitempty"`
+	Code         string   `json:"code,omitempty"`
+	Retryable    bool     `json:"retryable,omitempty"`
+	RetryAfterMS int64    `json:"retry_after_ms,omitempty"`
 }
 
 // maxScrapes is how many pages of metrics are gathered at once: each costs memory and a walk over all groups.

@@ -57,6 +57,7 @@ const (
 	codeUnknownField = "unknown-field"
 	codeInvalidName  = "invalid-name"
 	codeLoopbackOnly = "loopback-only"
+	codeNotReady     = "not-ready"
 )
 
 func invalid(detail string) *Problem { return NewProblem(http.StatusBadRequest, codeInvalid, detail) }

@@ -150,7 +150,7 @@ func TestUnreadyNodeSaysWhatFails(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusServiceUnavailable)
-		fmt.Fprint(w, `{"status":"not ready","node":"n1","failing":["catalog","disk"]`)
+		fmt.Fprint(w, `{"status":"not ready","node":"n1","failing":["catalog","disk"],"code":"not-ready","retryable":true,"retry_after_ms":1000`)
 		if r.URL.RawQuery != "" {
 			fmt.Fprint(w, `,"checks":[{"name":"mesh","ok":true},{"name":"catalog","ok":false,"detail":"no quorum"},{"name":"disk","ok":false}]`)
 		}
