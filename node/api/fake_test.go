@@ -20,6 +20,7 @@ type fakeBroker struct {
 	streams map[string]*fakeStream
 	wake    chan struct{} // closed and replaced on each append
 
+	err          error                               // what every call fails with
 	publishErr   func(stream string, call int) error // whole-request failures to inject
 	eventErr     func(rec *batch.Record) error       // per-event failures to inject
 	subscribeErr func(req flow.SubscribeRequest) error
@@ -48,6 +49,9 @@ func notFoundStream(name string) error {
 func (b *fakeBroker) Create(_ context.Context, name string, cfg flow.StreamConfig, mode flow.CreateMode) (flow.StreamInfo, bool, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.err != nil {
+		return flow.StreamInfo{}, false, b.err
+	}
 	return b.createLocked(name, cfg, mode)
 }
 
@@ -75,6 +79,9 @@ func (b *fakeBroker) createLocked(name string, cfg flow.StreamConfig, mode flow.
 func (b *fakeBroker) Get(_ context.Context, name string) (flow.StreamInfo, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.err != nil {
+		return flow.StreamInfo{}, b.err
+	}
 	if s := b.streams[name]; s != nil {
 		return s.info, nil
 	}
@@ -84,6 +91,9 @@ func (b *fakeBroker) Get(_ context.Context, name string) (flow.StreamInfo, error
 func (b *fakeBroker) List(context.Context) (flow.StreamList, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.err != nil {
+		return flow.StreamList{}, b.err
+	}
 	out := flow.StreamList{Incomplete: b.incomplete}
 	for _, name := range slices.Sorted(maps.Keys(b.streams)) {
 		out.Streams = append(out.Streams, b.streams[name].info)
@@ -94,6 +104,9 @@ func (b *fakeBroker) List(context.Context) (flow.StreamList, error) {
 func (b *fakeBroker) Update(_ context.Context, name string, version uint64, cfg flow.StreamConfig) (flow.StreamInfo, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.err != nil {
+		return flow.StreamInfo{}, b.err
+	}
 	s := b.streams[name]
 	if s == nil {
 		return flow.StreamInfo{}, notFoundStream(name)
@@ -109,6 +122,9 @@ func (b *fakeBroker) Update(_ context.Context, name string, version uint64, cfg 
 func (b *fakeBroker) Delete(_ context.Context, name string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.err != nil {
+		return b.err
+	}
 	if b.streams[name] == nil {
 		return notFoundStream(name)
 	}
@@ -119,6 +135,9 @@ func (b *fakeBroker) Delete(_ context.Context, name string) error {
 func (b *fakeBroker) Publish(ctx context.Context, stream string, recs []batch.Record, o flow.PublishOptions) ([]flow.PublishResult, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.err != nil {
+		return nil, b.err
+	}
 	b.calls++
 	b.opts = append(b.opts, o)
 	if b.publishErr != nil {
@@ -187,6 +206,9 @@ func (b *fakeBroker) appendLocked(s *fakeStream, r *batch.Record, o flow.Publish
 func (b *fakeBroker) EventAt(_ context.Context, stream string, p ring.PartitionID, offset uint64) (flow.Event, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.err != nil {
+		return flow.Event{}, b.err
+	}
 	s := b.streams[stream]
 	switch {
 	case s == nil:
@@ -208,6 +230,9 @@ func expired(p ring.PartitionID, start uint64) error {
 func (b *fakeBroker) Subscribe(_ context.Context, stream string, req flow.SubscribeRequest) (flow.Subscription, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.err != nil {
+		return nil, b.err
+	}
 	if b.subscribeErr != nil {
 		if err := b.subscribeErr(req); err != nil {
 			return nil, err
@@ -317,29 +342,32 @@ func (s *fakeSub) takeLocked(n int) []flow.Event {
 }
 
 // fakeMesh is a mesh of one.
-type fakeMesh struct{ checks []Check }
+type fakeMesh struct {
+	checks []Check
+	err    error // what every view of it fails with
+}
 
 func (m *fakeMesh) head() View {
 	return View{Observer: "n1", Cluster: "test", AsOf: time.Unix(1_800_000_000, 0).UTC()}
 }
 
 func (m *fakeMesh) Summary(context.Context) (MeshSummary, error) {
-	return MeshSummary{View: m.head(), Health: "ok", Nodes: 1, Alive: 1, Members: []Staleness{{Node: "n1"}}}, nil
+	return MeshSummary{View: m.head(), Health: "ok", Nodes: 1, Alive: 1, Members: []Staleness{{Node: "n1"}}}, m.err
 }
 
 func (m *fakeMesh) Members(context.Context) (MeshMembers, error) {
-	return MeshMembers{View: m.head(), Members: []Member{{Node: "n1", State: "alive"}}}, nil
+	return MeshMembers{View: m.head(), Members: []Member{{Node: "n1", State: "alive"}}}, m.err
 }
 
 func (m *fakeMesh) Ring(context.Context) (MeshRing, error) {
-	return MeshRing{View: m.head(), Slots: 4096, Members: []RingShare{{Node: "n1", Slots: 4096}}}, nil
+	return MeshRing{View: m.head(), Slots: 4096, Members: []RingShare{{Node: "n1", Slots: 4096}}}, m.err
 }
 
 func (m *fakeMesh) Partitions(_ context.Context, stream string) (MeshPartitions, error) {
 	if stream == "absent" {
 		return MeshPartitions{}, notFoundStream(stream)
 	}
-	return MeshPartitions{View: m.head(), Partitions: []MeshPartition{{Stream: "s", Owner: "n1"}}}, nil
+	return MeshPartitions{View: m.head(), Partitions: []MeshPartition{{Stream: "s", Owner: "n1"}}}, m.err
 }
 
 func (m *fakeMesh) Readiness(context.Context) []Check { return m.checks }

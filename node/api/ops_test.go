@@ -31,6 +31,9 @@ func (f *fakeOps) Ask(_ context.Context, r ops.Request) (ops.Operation, error) {
 }
 
 func (f *fakeOps) Operation(_ context.Context, id string) (ops.Operation, error) {
+	if f.err != nil {
+		return ops.Operation{}, f.err
+	}
 	if id != "op.1" {
 		return ops.Operation{}, wire.Errorf(wire.KindNotFound, "operation-not-found", "no operation %s", id)
 	}
@@ -39,7 +42,7 @@ func (f *fakeOps) Operation(_ context.Context, id string) (ops.Operation, error)
 
 func (f *fakeOps) Operations(_ context.Context, page ops.Page) (ops.List, error) {
 	f.page = page
-	return ops.List{Observer: "n1", Operations: []ops.Operation{{ID: "op.1"}}, Silent: []string{"n3"}}, nil
+	return ops.List{Observer: "n1", Operations: []ops.Operation{{ID: "op.1"}}, Silent: []string{"n3"}}, f.err
 }
 
 func TestOperationsAreAcceptedWithAPlaceToLook(t *testing.T) {

@@ -136,6 +136,7 @@ func newWorld(t testing.TB, change ...func(*Config, *Deps)) *world {
 		if n := w.budget.taken(); n != 0 {
 			t.Errorf("%d bytes of the body budget were never released", n)
 		}
+		w.checkDocumented()
 	})
 	return w
 }
