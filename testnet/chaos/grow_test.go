@@ -16,9 +16,9 @@ import (
 const replaceAfter = 4 * time.Second
 
 // TestMeshGrowsShrinksAndHealsUnderLoad adds two nodes to three, drains one, kills one for good and restarts each of the others, while
-// publishers wait for each acknowledgement, 64 events are in flight all the time, and two readers read. Nothing acknowledged is lost or
-// doubled, keys keep their order, no connection of a reader ends but with its node, copies are as many as wanted after each step, and no
-// node holds more than 1.25 times its share.
+// some publishers send one by one, 64 others send at the same time, again and again, so that 64 events are in flight in each burst, and
+// two readers read. Nothing acknowledged is lost or doubled, keys keep their order, no connection of a reader ends but with its node,
+// copies are as many as wanted after each step, and no node holds, or owns in the end, more than 1.25 times its share.
 func TestMeshGrowsShrinksAndHealsUnderLoad(t *testing.T) {
 	s := seed(t)
 	rounds, pace := 1, 150*time.Millisecond
@@ -31,7 +31,8 @@ func TestMeshGrowsShrinksAndHealsUnderLoad(t *testing.T) {
 	asking, enough := context.WithCancel(t.Context())
 	defer enough()
 	l.oneByOne(asking, s, "one-by-one", 4, pace/4)
-	l.oneByOne(asking, s+1, "in-flight", 64, pace)
+	const atOnce = 64
+	flying := l.inFlight(asking, s+1, "in-flight", atOnce, pace)
 	l.watchOwners()
 	w.progress(100)
 	a, b := l.startSteady("reader a", 0), l.startSteady("reader b", 1)
@@ -72,8 +73,10 @@ func TestMeshGrowsShrinksAndHealsUnderLoad(t *testing.T) {
 		}
 	}
 	w.progress(200)
+	w.ownEvenly(m, left...)
 	enough()
 	l.stopPublishing()
+	l.reached(flying, atOnce)
 	w.servers = []string{m.Address(0), m.Address(3), m.Address(4)}
 	ends := w.readBack()
 	l.finishReaders(ends)
@@ -163,10 +166,7 @@ func (w *world) unsettled(m *dev.Mesh, factor float64, nodes []int) ([]int, erro
 	defer cancel()
 	c := w.only(nodes[0])
 	defer c.Close()
-	names := make([]string, len(nodes))
-	for i, n := range nodes {
-		names[i] = m.Name(n)
-	}
+	names := namesOf(m, nodes)
 	parts, err := c.Partitions(ctx, "")
 	if err != nil {
 		return nil, err
@@ -187,21 +187,84 @@ func (w *world) unsettled(m *dev.Mesh, factor float64, nodes []int) ([]int, erro
 // evenly holds what the named members say they hold against factor times the mean.
 func evenly(factor float64, members []client.Member, names []string, partitions int) ([]int, error) {
 	held := make([]int, len(names))
-	total := 0
 	for _, mb := range members {
 		if i := slices.Index(names, mb.Node); i >= 0 {
 			held[i] = mb.Replicas
-			total += mb.Replicas
 		} else if mb.State == "alive" && mb.Replicas > 0 {
 			return held, fmt.Errorf("%s still holds %d copies", mb.Node, mb.Replicas)
 		}
 	}
-	if want := 3 * (partitions + catalogGroups); total != want {
-		return held, fmt.Errorf("%v hold %v, %d copies of %d", names, held, total, want)
+	return held, bounded(factor, names, "hold", held, 3*(partitions+catalogGroups))
+}
+
+// bounded holds what each node has, and all should have, against factor times the mean, rounded up.
+func bounded(factor float64, names []string, what string, has []int, want int) error {
+	total := 0
+	for _, n := range has {
+		total += n
 	}
-	most := int(math.Ceil(factor * float64(total) / float64(len(names))))
-	if slices.Max(held) > most {
-		return held, fmt.Errorf("%v hold %v: more than %d", names, held, most)
+	if total != want {
+		return fmt.Errorf("%v %s %v, %d of %d", names, what, has, total, want)
 	}
-	return held, nil
+	if most := int(math.Ceil(factor * float64(total) / float64(len(names)))); slices.Max(has) > most {
+		return fmt.Errorf("%v %s %v: more than %d", names, what, has, most)
+	}
+	return nil
+}
+
+func namesOf(m *dev.Mesh, nodes []int) []string {
+	names := make([]string, len(nodes))
+	for i, n := range nodes {
+		names[i] = m.Name(n)
+	}
+	return names
+}
+
+// ownEvenly waits until no node owns more than 1.25 times the mean, rounded up. A node that was started again takes ownerships over one by
+// one, from those that own too much; that groups go home afterwards must not undo it, which the long run waits for.
+func (w *world) ownEvenly(m *dev.Mesh, nodes ...int) {
+	w.t.Helper()
+	begin, stays := time.Now(), time.Duration(0)
+	if long() {
+		stays = homeStays
+	}
+	var owned []int
+	var since time.Time
+	until(w.t, stays+2*healWithin, func() (err error) {
+		if owned, err = w.owned(m, nodes); err != nil {
+			since = time.Time{}
+			return err
+		}
+		if since.IsZero() {
+			since = time.Now()
+		}
+		if d := time.Since(since); d < stays {
+			return fmt.Errorf("ownership is even for %v: nodes %v own %v", d.Round(time.Second), nodes, owned)
+		}
+		return nil
+	})
+	w.t.Logf("ownership was even after %v, and stayed so for %v: nodes %v own %v", since.Sub(begin).Round(100*time.Millisecond), stays, nodes, owned)
+}
+
+// owned is how many groups each node owns, with an error where groups have no owner, or one node owns too many.
+func (w *world) owned(m *dev.Mesh, nodes []int) ([]int, error) {
+	ctx, cancel := context.WithTimeout(w.t.Context(), 5*time.Second)
+	defer cancel()
+	c := w.only(nodes[0])
+	defer c.Close()
+	parts, err := c.Partitions(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	members, err := c.Members(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names, owned := namesOf(m, nodes), make([]int, len(nodes))
+	for _, mb := range members {
+		if i := slices.Index(names, mb.Node); i >= 0 {
+			owned[i] = mb.Owned
+		}
+	}
+	return owned, bounded(1.25, names, "own", owned, len(parts)+catalogGroups)
 }
