@@ -15,11 +15,18 @@ import (
 	"github.com/skeinmesh/skein/node/dev"
 )
 
-// ownersWithin is how long a node's partitions may be without an owner in all, after it was killed or started again.
-const ownersWithin = 15 * time.Second
+const (
+	// ownersWithin is how long it may take in all until every partition has an owner after a node was killed, stopped or started again, and
+	// until every replica of the one started again runs.
+	ownersWithin = 15 * time.Second
+	// homeStays is longer than a group waits before it goes home.
+	homeStays = 40 * time.Second
+	// restPercent is how much of one core a node may use while a thousand partitions rest.
+	restPercent = 10
+)
 
 // TestRestartWithManyPartitionsMakesNoElectionStorm kills, stops and starts nodes of a mesh with hundreds of partitions at rest: each
-// time all of them have owners again within a bound, for about one election each. The long run has a thousand partitions, and tells
+// time all of them have owners again within a bound, for about one election each. The long run has a thousand partitions, and bounds
 // what they cost while nothing happens.
 func TestRestartWithManyPartitionsMakesNoElectionStorm(t *testing.T) {
 	seed(t)
@@ -34,7 +41,7 @@ func TestRestartWithManyPartitionsMakesNoElectionStorm(t *testing.T) {
 	mp.atRest()
 	if long() {
 		mp.atHome()
-		mp.tellIdleCost(30 * time.Second)
+		mp.restsCheaply(30 * time.Second)
 	}
 
 	owned := mp.sum("skein_replica_owned_groups", 2)
@@ -175,13 +182,13 @@ func (mp *manyPartitions) atRest() {
 // atHome waits until no group goes to another owner any more: each goes home when that node has had all of it for half a minute.
 func (mp *manyPartitions) atHome() {
 	mp.t.Helper()
-	const name, stays = "skein_replica_elections_won_total", 40 * time.Second
+	const name = "skein_replica_elections_won_total"
 	last, since := -1, time.Now()
 	until(mp.t, 10*time.Minute, func() error {
 		if won := mp.sum(name, 0, 1, 2); won != last {
 			last, since = won, time.Now()
 		}
-		if d := time.Since(since); d < stays {
+		if d := time.Since(since); d < homeStays {
 			return fmt.Errorf("the last group went to another owner %v ago", d.Round(time.Second))
 		}
 		return nil
@@ -189,7 +196,7 @@ func (mp *manyPartitions) atHome() {
 	mp.atRest()
 }
 
-// electing does something that makes so many groups elect, and holds the number of elections to that.
+// electing does something that makes so many groups elect, and holds the number of elections to that, and the time to ownersWithin.
 func (mp *manyPartitions) electing(what string, groups int, do func()) {
 	mp.t.Helper()
 	const name = "skein_replica_elections_won_total"
@@ -215,6 +222,9 @@ func (mp *manyPartitions) electing(what string, groups int, do func()) {
 	}
 	mp.t.Logf("node(s) %s: all %d groups have owners after %v; %d had to elect, %.0f elections were won", what, mp.groups,
 		took.Round(time.Millisecond), groups, won)
+	if most := patience(ownersWithin); took > most {
+		mp.t.Errorf("%s: all groups have owners after %v, and should within %v", what, took.Round(time.Millisecond), most)
+	}
 	if most := patientCount(2*groups+mp.groups/10, mp.groups); won > float64(most) {
 		mp.t.Errorf("%s: %.0f elections were won, for %d groups without an owner", what, won, groups)
 	}
@@ -228,8 +238,8 @@ func patientCount(quiet, more int) int {
 	return quiet + more
 }
 
-// tellIdleCost prints what the nodes use while nothing happens.
-func (mp *manyPartitions) tellIdleCost(d time.Duration) {
+// restsCheaply holds what each node uses while nothing happens to restPercent.
+func (mp *manyPartitions) restsCheaply(d time.Duration) {
 	mp.t.Helper()
 	begin := map[int]time.Duration{}
 	for i := range mp.m.Nodes() {
@@ -238,7 +248,11 @@ func (mp *manyPartitions) tellIdleCost(d time.Duration) {
 	pause(mp.t.Context(), d)
 	for i := range mp.m.Nodes() {
 		used := cpuTime(mp.t, mp.m.PID(i)) - begin[i]
-		mp.t.Logf("%s uses %.1f %% of one core with %d groups at rest", mp.m.Name(i), 100*used.Seconds()/d.Seconds(), mp.groups)
+		percent := 100 * used.Seconds() / d.Seconds()
+		mp.t.Logf("%s uses %.1f %% of one core with %d groups at rest", mp.m.Name(i), percent, mp.groups)
+		if percent > restPercent {
+			mp.t.Errorf("%s uses %.1f %% of one core at rest, more than %d %%", mp.m.Name(i), percent, restPercent)
+		}
 	}
 }
 
