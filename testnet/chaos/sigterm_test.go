@@ -4,20 +4,29 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/skeinmesh/skein/node/dev"
 	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/testnet/check"
 )
 
-// TestSigtermFailsNoPublish stops each node with SIGTERM in turn, and starts it again. Publishers that ask another address where one does
-// not answer, or says that it stops, are never told anything else: no publish fails.
+// slowestPublish is how long a publish may take while nodes are stopped, all addresses that it asked together.
+const slowestPublish = 5 * time.Second
+
+// TestSigtermFailsNoPublish stops each node with SIGTERM in turn, and starts it again. Publishers that ask another address where nobody
+// listens, the connection ends before an answer, or the node says that it stops, are never told anything else: no publish fails. None is
+// left without an answer until it gives up, either, or with a part of one.
 func TestSigtermFailsNoPublish(t *testing.T) {
 	s := seed(t)
 	rounds, publishers := 1, 8
@@ -55,6 +64,9 @@ func TestSigtermFailsNoPublish(t *testing.T) {
 	took := p.window()
 	t.Logf("%d publishes over %d stops, %d of them asked a second address; slowest %v, p99 %v", len(took), rounds*m.Nodes(), p.elsewhere,
 		took[len(took)-1].Round(time.Millisecond), took[len(took)*99/100].Round(time.Millisecond))
+	if slowest := took[len(took)-1]; long() && slowest > slowestPublish {
+		t.Errorf("the slowest publish took %v, more than %v", slowest.Round(time.Millisecond), slowestPublish)
+	}
 }
 
 // plainPublishers publish with one request for an event, and repeat nothing that failed: they only ask another address.
@@ -108,7 +120,7 @@ func (p *plainPublishers) publish(asking context.Context, i int) error {
 	return nil
 }
 
-// try asks one address. elsewhere says that this is no failure: nobody listens there, or the node stops.
+// try asks one address. elsewhere says that this is no failure: the client knows at once that it is to ask another one.
 func (p *plainPublishers) try(hc *http.Client, addr string, ev event) (elsewhere bool, err error) {
 	req, err := http.NewRequestWithContext(p.w.t.Context(), http.MethodPost, "http://"+addr+"/v1/streams/"+p.w.stream+"/events?key="+ev.key, bytes.NewReader(ev.value()))
 	if err != nil {
@@ -121,18 +133,29 @@ func (p *plainPublishers) try(hc *http.Client, addr string, ev event) (elsewhere
 	}
 	resp, err := hc.Do(req)
 	if err != nil {
-		return true, err
+		return hungUp(err), err
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return true, err
+		return false, fmt.Errorf("an answer of status %d that broke off after %d bytes: %w", resp.StatusCode, len(body), err)
 	}
 	if resp.StatusCode > 299 {
 		refused := &statusError{resp.StatusCode, body}
-		return refused.code() == "draining", refused
+		later := resp.StatusCode == http.StatusServiceUnavailable && resp.Header.Get("Retry-After") != ""
+		return later && refused.code() == "draining", refused
 	}
 	return false, p.acked(ev, body)
+}
+
+// hungUp reports whether nobody listens, or the connection ended before an answer began. A timeout is neither.
+func hungUp(err error) bool {
+	for _, e := range []error{syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE, io.EOF} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 func (p *plainPublishers) acked(ev event, body []byte) error {
@@ -147,4 +170,65 @@ func (p *plainPublishers) acked(ev event, body []byte) error {
 	p.w.history.Acked(ev.publisher, ev.key, ev.seq, ring.PartitionID(ack.Partition), ack.Offset, ack.Duplicate)
 	p.w.acked.Add(1)
 	return nil
+}
+
+// TestPublisherGoesElsewhereOnlyWhereItKnowsAtOnce holds the publishers of these tests to what they may take for no failure.
+func TestPublisherGoesElsewhereOnlyWhereItKnowsAtOnce(t *testing.T) {
+	answer := func(status int, retryAfter, body string) http.HandlerFunc {
+		return func(rw http.ResponseWriter, _ *http.Request) {
+			if retryAfter != "" {
+				rw.Header().Set("Retry-After", retryAfter)
+			}
+			rw.WriteHeader(status)
+			_, _ = io.WriteString(rw, body)
+		}
+	}
+	breakOff := func(before string, linger int) http.HandlerFunc {
+		return func(rw http.ResponseWriter, _ *http.Request) {
+			conn, _, err := http.NewResponseController(rw).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			_, _ = io.WriteString(conn, before)
+			_ = conn.(*net.TCPConn).SetLinger(linger)
+		}
+	}
+	stops := `{"code":"draining"}`
+	for _, c := range []struct {
+		what      string
+		node      http.HandlerFunc // nil: nobody listens
+		elsewhere bool
+	}{
+		{"nobody listens", nil, true},
+		{"the connection ends before an answer", breakOff("", -1), true},
+		{"the connection is reset before an answer", breakOff("", 0), true},
+		{"the node stops", answer(503, "1", stops), true},
+		{"the node stops and says no time", answer(503, "", stops), false},
+		{"no quorum", answer(503, "1", `{"code":"no-quorum"}`), false},
+		{"outcome unknown", answer(504, "", `{"code":"outcome-unknown"}`), false},
+		{"an answer breaks off in its head", breakOff("HTTP/1.1 200 OK\r\nContent-", -1), false},
+		{"an answer breaks off in its body", breakOff("HTTP/1.1 200 OK\r\nContent-Length: 40\r\n\r\n{", -1), false},
+		{"no answer in time", func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body); <-r.Context().Done() }, false},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			node := httptest.NewServer(c.node)
+			defer node.Close()
+			if c.node == nil {
+				node.Close()
+			}
+			transport := &http.Transport{}
+			defer transport.CloseIdleConnections()
+			p := plainPublishers{w: &world{t: t, stream: "chaos", history: &check.History{}}}
+			hc := &http.Client{Transport: transport, Timeout: healWithin}
+			if !c.elsewhere {
+				hc.Timeout = 200 * time.Millisecond
+			}
+			elsewhere, err := p.try(hc, node.Listener.Addr().String(), event{publisher: "plain", key: "k", seq: 1})
+			if err == nil || elsewhere != c.elsewhere {
+				t.Errorf("elsewhere: %v, want %v; error %v", elsewhere, c.elsewhere, err)
+			}
+		})
+	}
 }
