@@ -194,22 +194,13 @@ func evenly(factor float64, members []client.Member, names []string, partitions 
 			return held, fmt.Errorf("%s still holds %d copies", mb.Node, mb.Replicas)
 		}
 	}
-	return held, bounded(factor, names, "hold", held, 3*(partitions+catalogGroups))
-}
-
-// bounded holds what each node has, and all should have, against factor times the mean, rounded up.
-func bounded(factor float64, names []string, what string, has []int, want int) error {
-	total := 0
-	for _, n := range has {
-		total += n
+	if n, want := sum(held), 3*(partitions+catalogGroups); n != want {
+		return held, fmt.Errorf("%v hold %v, %d copies of %d", names, held, n, want)
 	}
-	if total != want {
-		return fmt.Errorf("%v %s %v, %d of %d", names, what, has, total, want)
+	if most := share(factor, sum(held), len(names)); slices.Max(held) > most {
+		return held, fmt.Errorf("%v hold %v: more than %d", names, held, most)
 	}
-	if most := int(math.Ceil(factor * float64(total) / float64(len(names)))); slices.Max(has) > most {
-		return fmt.Errorf("%v %s %v: more than %d", names, what, has, most)
-	}
-	return nil
+	return held, nil
 }
 
 func namesOf(m *dev.Mesh, nodes []int) []string {
@@ -228,43 +219,65 @@ func (w *world) ownEvenly(m *dev.Mesh, nodes ...int) {
 	if long() {
 		stays = homeStays
 	}
+	names := namesOf(m, nodes)
 	var owned []int
-	var since time.Time
-	until(w.t, stays+2*healWithin, func() (err error) {
-		if owned, err = w.owned(m, nodes); err != nil {
-			since = time.Time{}
+	since := begin // even
+	until(w.t, stays+2*healWithin, func() error {
+		now, groups, err := w.owned(nodes[0], names)
+		if err != nil {
 			return err
 		}
-		if since.IsZero() {
+		if !slices.Equal(now, owned) {
+			w.t.Logf("after %v: nodes %v own %v", time.Since(begin).Round(100*time.Millisecond), nodes, now)
+		}
+		owned = now
+		if most := share(1.25, groups, len(nodes)); slices.Max(owned) > most {
 			since = time.Now()
+			return fmt.Errorf("%v own %v: more than %d", names, owned, most)
+		}
+		if n := sum(owned); n != groups { // one was just handed over, and gossip tells it of both nodes or of neither
+			return fmt.Errorf("%v own %v, %d groups of %d", names, owned, n, groups)
 		}
 		if d := time.Since(since); d < stays {
-			return fmt.Errorf("ownership is even for %v: nodes %v own %v", d.Round(time.Second), nodes, owned)
+			return fmt.Errorf("%v own %v, and no more than they should for %v", names, owned, d.Round(time.Second))
 		}
 		return nil
 	})
-	w.t.Logf("ownership was even after %v, and stayed so for %v: nodes %v own %v", since.Sub(begin).Round(100*time.Millisecond), stays, nodes, owned)
+	w.t.Logf("no node owned more than it should after %v, for %v: nodes %v own %v", since.Sub(begin).Round(100*time.Millisecond),
+		time.Since(since).Round(100*time.Millisecond), nodes, owned)
 }
 
-// owned is how many groups each node owns, with an error where groups have no owner, or one node owns too many.
-func (w *world) owned(m *dev.Mesh, nodes []int) ([]int, error) {
+// owned is how many groups each node says that it owns, and how many there are.
+func (w *world) owned(through int, names []string) (owned []int, groups int, err error) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), 5*time.Second)
 	defer cancel()
-	c := w.only(nodes[0])
+	c := w.only(through)
 	defer c.Close()
 	parts, err := c.Partitions(ctx, "")
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	members, err := c.Members(ctx)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	names, owned := namesOf(m, nodes), make([]int, len(nodes))
+	owned = make([]int, len(names))
 	for _, mb := range members {
 		if i := slices.Index(names, mb.Node); i >= 0 {
 			owned[i] = mb.Owned
 		}
 	}
-	return owned, bounded(1.25, names, "own", owned, len(parts)+catalogGroups)
+	return owned, len(parts) + catalogGroups, nil
+}
+
+// share is factor times what each of the nodes should have of so many, rounded up.
+func share(factor float64, all, nodes int) int {
+	return int(math.Ceil(factor * float64(all) / float64(nodes)))
+}
+
+func sum(counts []int) (n int) {
+	for _, c := range counts {
+		n += c
+	}
+	return n
 }
