@@ -96,7 +96,8 @@ func (w *traffic) waitReady(nodes ...int) {
 	})
 }
 
-// waitCopies waits until each partition has an owner and three copies, none of them on the node without.
+// waitCopies waits until each partition has an owner and three copies, none of them on the node without. Where no node is to be without,
+// all of them are there, and the copies of each partition lie in different zones, those of the catalog too.
 func (w *traffic) waitCopies(without string) []client.MeshPartition {
 	w.t.Helper()
 	var parts []client.MeshPartition
@@ -115,6 +116,9 @@ func (w *traffic) waitCopies(without string) []client.MeshPartition {
 		if err == nil && whole != partitions {
 			err = fmt.Errorf("%d of %d partitions are as they should be: %+v", whole, partitions, parts)
 		}
+		if err == nil && without == "" {
+			err = w.spread(ctx)
+		}
 		return err
 	})
 	return parts
@@ -127,6 +131,14 @@ func (w *traffic) partitions(ctx context.Context) ([]client.MeshPartition, error
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	return c.Partitions(ctx, w.stream)
+}
+
+func (w *traffic) spread(ctx context.Context) error {
+	c := w.client(w.nodes...)
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	return Spread(ctx, c, len(w.nodes), w.stream, Catalog)
 }
 
 // value says who an event is, so that a reader can tell.

@@ -55,13 +55,17 @@ func (s *story) tellContainers(ctx context.Context) (broken bool, err error) {
 	if err := s.act(ctx, "the five nodes are ready", h.allReady); err != nil {
 		return false, fmt.Errorf("%w (is the testnet up? make testnet-up)", err)
 	}
-	s.say("%d nodes in 3 zones, each in a container of its own (docker %s, %s)", h.n, engine.Version, strings.Join(engine.Compose, " "))
+	s.say("%d nodes in %d zones, each in a container of its own (docker %s, %s)", h.n, containers.Zones, engine.Version, strings.Join(engine.Compose, " "))
 	c, err := h.Client(0)
 	if err != nil {
 		return false, err
 	}
 	defer c.Close()
 	if err := s.makeStream(ctx, c); err != nil {
+		return false, err
+	}
+	spread := func(ctx context.Context) error { return s.spread(ctx, h.n, c) }
+	if err := s.act(ctx, "the copies of each partition lie in different zones", spread); err != nil {
 		return false, err
 	}
 	sources, err := s.sources()
@@ -266,9 +270,18 @@ func (s *story) join(ctx context.Context, h *hosts, c *client.Client) (string, e
 	if _, err := s.waitForCopies(ctx, c, ""); err != nil {
 		return "", err
 	}
+	// Its share is no good where it takes copies of a partition together.
+	if err := s.spread(ctx, h.Nodes()+1, c); err != nil {
+		return "", err
+	}
 	took := time.Since(began).Seconds()
 	s.say("  %s has its share %.1f s later; nobody told it to. Copies by node: %v", name, took, counts)
-	return fmt.Sprintf("%s joined and had its share of the copies within %.1f s.", name, took), nil
+	return fmt.Sprintf("%s joined and had its share of the copies within %.1f s, those of each partition in different zones.", name, took), nil
+}
+
+// spread waits until the copies of each partition lie in different zones, those of the catalog too.
+func (s *story) spread(ctx context.Context, nodes int, c *client.Client) error {
+	return until(ctx, func() error { return containers.Spread(ctx, c, nodes, s.stream, containers.Catalog) })
 }
 
 // cutAndHeal pulls a node's cable and puts it back.
