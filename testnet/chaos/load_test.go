@@ -118,6 +118,28 @@ func (l *load) startReaders() {
 	l.readers.Go(func() error { return l.turnPages(l.reading, "pages") })
 }
 
+// readersProgress waits until each of the two has read n more events.
+func (l *load) readersProgress(n uint64) {
+	l.w.t.Helper()
+	seen := func(reader string) (sum uint64) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for _, next := range l.next[reader] {
+			sum += next
+		}
+		return sum
+	}
+	for _, reader := range []string{"lines", "pages"} {
+		goal := seen(reader) + n
+		until(l.w.t, healWithin, func() error {
+			if got := seen(reader); got < goal {
+				return fmt.Errorf("the reader of %s has %d of %d events", reader, got, goal)
+			}
+			return nil
+		})
+	}
+}
+
 // watchOwners asks all nodes who owns what in which term, for as long as readers read: no term may have two owners.
 func (l *load) watchOwners() {
 	for node := range l.w.servers {
