@@ -51,8 +51,9 @@ sim: ## replica groups under trouble in virtual time; SEED=n replays one seed, N
 	SEED=$(SEED) N=$(N) $(GO) test -count=1 ./flow/replica -run TestNothingAcknowledgedIsLostUnderTrouble
 
 .PHONY: bounds
-bounds: ## the long version of testnet/bounds: slow readers, slow and failing disks, for about half an hour
+bounds: ## slow readers, slow and failing disks, a copy of 1 GiB that catches up: for about half an hour, with figures
 	SKEIN_BOUNDS=full $(GO) test -count=1 -timeout 90m -v ./testnet/bounds
+	SKEIN_BOUNDS=full $(GO) test -count=1 -timeout 30m -v ./node -run NewReplicaCatches
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (default 10s) each
@@ -75,6 +76,10 @@ bench-peers: build ## the same load on three Skein nodes and on three NATS serve
 .PHONY: chaos
 chaos: build ## kill, cut off and heal real meshes for some minutes, with figures; SEED=n repeats a run's choices
 	SKEIN_CHAOS=long SKEIN_CHAOS_BINARY=$(CURDIR)/$(BIN) SKEIN_CHAOS_SEED=$(SEED) $(GO) test -count=1 -timeout 30m -v ./testnet/chaos
+
+.PHONY: containers
+containers: ## kill, pause, cut off and starve hosts on containers, for minutes where `make test` takes seconds
+	SKEIN_CONTAINERS=long $(GO) test -count=1 -timeout 60m -v ./testnet/containers
 
 .PHONY: demo
 demo: build ## three nodes, keyed orders, the busiest owner killed in the middle, a verdict; INPUT=file KEY_REGEX=re for your own lines

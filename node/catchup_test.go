@@ -24,9 +24,10 @@ import (
 	"github.com/skeinmesh/skein/transport/quicnet"
 )
 
-// TestNewReplicaCatchesUpOverQUIC gives partitions a second replica, over real connections on loopback. With SKEIN_BOUNDS=full each holds
-// 1 GiB, and the rate is held against that of copying as many bytes over one QUIC connection in this process into a file that is synced,
-// in turn, each from a disk that has nothing else to write: a median of 3. How long it takes to send them to nowhere is told beside it.
+// TestNewReplicaCatchesUpOverQUIC gives partitions a second replica, over real connections on loopback. With SKEIN_BOUNDS=full (`make
+// bounds`) each holds 1 GiB, and the rate is held against that of copying as many bytes over one QUIC connection in this process into a file
+// that is synced, in turn, each from a disk that has nothing else to write: a median of 3. How long it takes to send them to nowhere is told
+// beside it.
 func TestNewReplicaCatchesUpOverQUIC(t *testing.T) {
 	rounds, size := 1, 12<<20
 	if os.Getenv("SKEIN_BOUNDS") == "full" {
