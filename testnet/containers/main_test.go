@@ -183,22 +183,26 @@ func do(t *testing.T, f func(ctx context.Context) error) {
 	}
 }
 
-// until polls until f returns nil, and fails the test with f's last error after the time.
+// until polls until f returns nil, and fails the test after the time with the last error that f came to by itself.
 func until(t *testing.T, within time.Duration, what string, f func(ctx context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
 	again := time.NewTicker(50 * time.Millisecond)
 	defer again.Stop()
+	var last error
 	for {
 		err := f(ctx)
 		if err == nil {
 			return
 		}
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
 		select {
 		case <-again.C:
 		case <-ctx.Done():
-			t.Fatalf("%s: not within %v: %v", what, within, err)
+			t.Fatalf("%s: not within %v: %v", what, within, last)
 		}
 	}
 }
