@@ -280,8 +280,11 @@ func (l *loop) sendLoad(now time.Time) {
 	if r.seq == 0 || r.seq == l.sentLoad.seq {
 		return
 	}
-	if !r.load.Differs(l.sentLoad.load, g.cfg.LoadChange) && now.Sub(l.sentLoadAt) < l.scaled(g.cfg.LoadInterval) &&
-		!l.sentLoadAt.IsZero() {
+	pause := g.cfg.LoadInterval
+	if r.load.Differs(l.sentLoad.load, g.cfg.LoadChange) {
+		pause = g.cfg.LoadMinGap // takeLocal may have sent one just before
+	}
+	if now.Sub(l.sentLoadAt) < l.scaled(pause) && !l.sentLoadAt.IsZero() {
 		return
 	}
 	l.sentLoad, l.sentLoadAt = r, now

@@ -28,7 +28,7 @@ var arrows = []struct {
 var testArrows = map[string][]string{
 	"transport": {"testnet/virtual"},
 	"flow":      {"transport/memnet", "testnet/virtual"}, // drivers are tested over the in-memory network
-	"gossip":    {"transport/memnet"},
+	"gossip":    {"transport/memnet", "testnet/virtual"},
 	"node":      {"testnet/virtual"},
 }
 
