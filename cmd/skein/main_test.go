@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -370,5 +371,27 @@ func TestContextsNameMeshes(t *testing.T) {
 	}
 	if r := run("stream", "list", "--context", "hree"); r.code != 2 || !strings.Contains(r.err, "did you mean here?") {
 		t.Errorf("%+v", r)
+	}
+}
+
+func TestHelpMarksWhatDoesNothingYet(t *testing.T) {
+	for _, tc := range []struct {
+		command string
+		flags   []string
+	}{
+		{"node", []string{"http-tls-cert", "http-tls-key", "kafka-addr", "session-ms"}},
+		{"stream create", []string{"min-partitions", "max-partitions", "order", "order-window", "hot-keys"}},
+		{"stream alter", []string{"min-partitions", "max-partitions", "order", "order-window", "hot-keys"}},
+	} {
+		var marked []string
+		for line := range strings.Lines(skein(t, nil, "", append(strings.Fields(tc.command), "--help")...).out) {
+			if strings.Contains(line, "not available yet") {
+				marked = append(marked, strings.TrimPrefix(strings.Fields(line)[0], "--"))
+			}
+		}
+		slices.Sort(marked)
+		if slices.Sort(tc.flags); !slices.Equal(marked, tc.flags) {
+			t.Errorf("skein %s marks %v, want %v", tc.command, marked, tc.flags)
+		}
 	}
 }

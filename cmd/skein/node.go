@@ -72,6 +72,9 @@ func addKeyFlags(flags *pflag.FlagSet) {
 		case k.Fallback != "" || k.Default != "" && !k.IsBool():
 			usage += fmt.Sprintf(" (default %s)", k.Default+k.Fallback)
 		}
+		if k.Later != "" {
+			usage += " (not available yet)"
+		}
 		flags.Var(&keyFlag{key: k}, k.Flag(), usage)
 		if k.IsBool() {
 			flags.Lookup(k.Flag()).NoOptDefVal = "true"

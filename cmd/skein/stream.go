@@ -27,13 +27,13 @@ func (p *process) streamCommand() *cobra.Command {
 // settingFlags are a stream's settings. Only flags that were given are sent: the mesh knows the defaults.
 func settingFlags(f *pflag.FlagSet) {
 	f.Int("partitions", 0, "partitions to start with (default 8)")
-	f.Int("min-partitions", 0, "merge to no fewer (default 1)")
-	f.Int("max-partitions", 0, "split to no more (default 256)")
+	f.Int("min-partitions", 0, "merge to no fewer (default 1; merges are not available yet)")
+	f.Int("max-partitions", 0, "split to no more (default 256; splits are not available yet)")
 	f.Int("replicas", 0, "copies: 1, 3 or 5 (default 3)")
 	f.Int("min-copies", 0, "refuse publishes that could not reach so many copies (default 1)")
-	f.String("order", "", "key, window or none (default key)")
-	f.String("order-window", "", "with order window: its length, such as 1s")
-	f.StringSlice("hot-keys", nil, "patterns of keys to isolate ahead of time")
+	f.String("order", "", "key, window or none (default key; the others are not available yet: they are kept, and change nothing)")
+	f.String("order-window", "", "with order window: its length, such as 1s (not available yet)")
+	f.StringSlice("hot-keys", nil, "patterns of keys to isolate ahead of time (not available yet: they are kept, and change nothing)")
 	f.String("retention", "", "keep events so long, such as 7d; none: without limit (default 7d)")
 	f.String("retention-bytes", "", "keep so many bytes per stream, such as 10GiB; none: without limit (default 10GiB)")
 	f.String("dedupe-window", "", "recognise a repeated identity for so long (default 10m)")

@@ -7,7 +7,8 @@ import (
 	"github.com/skeinmesh/skein/transport/wire"
 )
 
-// StreamConfig is what a stream's creator may choose; the zero of a field means its default.
+// StreamConfig is what a stream's creator may choose; the zero of a field means its default. Of MinPartitions to Pin only Replicas and
+// MinCopies are acted upon yet: the rest is kept, and what users read of it is marked so (node/api/openapi.json, cmd/skein).
 type StreamConfig struct {
 	Partitions     int               `json:"partitions" msgpack:"p"`                 // 1–256, default 8
 	MinPartitions  int               `json:"min_partitions" msgpack:"mi"`            // default 1

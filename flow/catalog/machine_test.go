@@ -4,11 +4,15 @@ import (
 	"reflect"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/skeinmesh/skein/flow/log"
 	"github.com/skeinmesh/skein/flow/replica"
 	"github.com/skeinmesh/skein/ring"
 	"github.com/skeinmesh/skein/transport/wire"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func wantErr(t *testing.T, r Result, kind wire.Kind, code string) {
 	t.Helper()

@@ -122,3 +122,28 @@ func TestMetricsPageShowsTheRegistry(t *testing.T) {
 		t.Fatalf("%d %s", page.Code, page.Body)
 	}
 }
+
+// What is kept and not acted upon must not look as if it worked.
+func TestSettingsWithoutEffectAreMarked(t *testing.T) {
+	w := newWorld(t)
+	var doc struct {
+		Components struct {
+			Schemas map[string]struct {
+				Properties map[string]struct{ Description string }
+			}
+		}
+	}
+	if err := json.Unmarshal(w.do("GET", "/openapi.json", "").Body.Bytes(), &doc); err != nil {
+		t.Fatal(err)
+	}
+	var marked []string
+	for name, p := range doc.Components.Schemas["StreamConfig"].Properties {
+		if strings.Contains(strings.ToLower(p.Description), "not available yet") {
+			marked = append(marked, name)
+		}
+	}
+	sort.Strings(marked)
+	if want := []string{"affinity", "hot_keys", "max_partitions", "min_partitions", "order", "order_window_ms", "pin"}; !slices.Equal(marked, want) {
+		t.Errorf("marked as not available yet: %v, want %v", marked, want)
+	}
+}

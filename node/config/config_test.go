@@ -11,7 +11,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func write(t *testing.T, name, text string) string {
 	t.Helper()
@@ -99,6 +103,7 @@ func TestComplaints(t *testing.T) {
 		{"\x00\x01\x02", "is neither YAML nor JSON"},
 		{"{\"name\": ", "not YAML or JSON"},
 		{"kafka: {addr: \":9092\"}\n", "kafka.addr: skein 1.2.3 does not have the Kafka protocol yet"},
+		{"session_ms: 60000\n", "session_ms: skein 1.2.3 does not have another time than 15 minutes for publish sessions yet; leave the key out"},
 		{"initial_members: [\"a\", \"b:1\", \"A:8402\"]\n", "initial_members: names a:8402 twice"},
 		{"initial_members: [\"a:x\"]\n", "HOST:PORT is wanted"},
 		{"initial_members: [a]\nfound: true\n", "found: initial_members founds the mesh already"},
@@ -158,7 +163,7 @@ func TestSlipsInTheEnvironmentAreWarnedOf(t *testing.T) {
 func TestUnits(t *testing.T) {
 	c, err := Load(Sources{File: write(t, "c.yaml", `
 telemetry_interval_ms: 2s
-session_ms: 90_000
+publish_deadline_ms: 9_000
 replace_after: 1d12h
 memory_budget: 128MiB
 max_body_bytes: 1048576
@@ -167,7 +172,7 @@ join: [a, "b:9", "[::1]:7", "::1"]
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.TelemetryIntervalMS.Duration() != 2*time.Second || c.SessionMS != 90_000 || c.ReplaceAfter != 36*time.Hour ||
+	if c.TelemetryIntervalMS.Duration() != 2*time.Second || c.PublishDeadlineMS != 9_000 || c.ReplaceAfter != 36*time.Hour ||
 		c.MemoryBudget != 128<<20 || c.MaxBodyBytes != 1<<20 {
 		t.Errorf("loaded %+v", c)
 	}
@@ -325,6 +330,36 @@ func TestEveryKeyHangsTogether(t *testing.T) {
 		t.Errorf("the defaults are not valid: %v", err)
 	}
 	Reloaded(full, full) // panics where a reloadable key has an unknown type
+}
+
+// A default that is shown, and that nothing goes by, would be untrue.
+func TestKeysOfLaterVersionsAreShownWithoutAValueAndRefused(t *testing.T) {
+	var b bytes.Buffer
+	if err := Default().Print(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"http.tls_cert", "http.tls_key", "kafka.addr", "session_ms"} {
+		if k, _ := Lookup(name); k.Later == "" {
+			t.Errorf("%s does nothing, and is not marked", name)
+		}
+	}
+	for _, k := range Keys() {
+		if k.Later == "" {
+			continue
+		}
+		short := k.Name[strings.LastIndexByte(k.Name, '.')+1:]
+		if k.Default != "" || k.Fallback != "" || !strings.Contains(b.String(), "# "+short+":  # not available yet\n") {
+			t.Errorf("%s is shown with a value:\n%s", k.Name, b.String())
+		}
+		_, entry, _ := strings.Cut(Reference(), "\n"+k.Name+" ")
+		if entry, _, _ = strings.Cut(entry, "; "+k.Env()); !strings.Contains(entry, "; not available yet\n") || !strings.HasSuffix(entry, "default: none") {
+			t.Errorf("the reference does not mark %s: %s", k.Name, entry)
+		}
+		_, err := Load(Sources{Flags: map[string]string{k.Name: "1000"}})
+		if err == nil || !strings.Contains(err.Error(), "--"+k.Flag()+": this version of skein does not have "+k.Later+" yet") {
+			t.Errorf("%s: %v", k.Name, err)
+		}
+	}
 }
 
 func TestNodeWithoutARoleSaysWhatToDo(t *testing.T) {

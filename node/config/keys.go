@@ -20,7 +20,7 @@ type Key struct {
 	Reload bool
 	// NoFlag: there is no flag, for secrets do not belong on a command line, where every user of the host reads them.
 	NoFlag bool
-	// Later: the key is known, but what it switches on is not part of this version.
+	// Later: the key is known, but what it switches on is not part of this version. It is refused, and has no default.
 	Later string
 
 	field func(*Config) any
@@ -53,8 +53,8 @@ var table = []Key{
 	{Name: "insecure", Default: "false", Doc: "allow addresses beyond loopback without a secret, and HTTP there without access tokens", field: func(c *Config) any { return &c.Insecure }},
 
 	{Name: "telemetry_interval_ms", Default: "1000", Doc: "how often a node measures its load, in ms", field: func(c *Config) any { return &c.TelemetryIntervalMS }},
-	{Name: "load_thresholds.cpu_max_percent", Default: "85", Reload: true, Doc: "CPU use at which the node counts as fully loaded, in percent", field: func(c *Config) any { return &c.LoadThresholds.CPUMaxPercent }},
-	{Name: "load_thresholds.memory_max_percent", Default: "90", Reload: true, Doc: "memory use at which the node counts as fully loaded, in percent", field: func(c *Config) any { return &c.LoadThresholds.MemoryMaxPercent }},
+	{Name: "load_thresholds.cpu_max_percent", Default: "85", Reload: true, Doc: "CPU use at which the node is shown as fully loaded (fatigue 1.0), in percent; nothing moves by it yet", field: func(c *Config) any { return &c.LoadThresholds.CPUMaxPercent }},
+	{Name: "load_thresholds.memory_max_percent", Default: "90", Reload: true, Doc: "memory use at which the node is shown as fully loaded (fatigue 1.0), in percent; nothing moves by it yet", field: func(c *Config) any { return &c.LoadThresholds.MemoryMaxPercent }},
 	{Name: "dynamic_rebalance_enabled", Default: "true", Doc: "let owners move copies and ownership so that every node has its share, and hand partitions back to their homes on the ring; repairs and drains go on without it", field: func(c *Config) any { return &c.DynamicRebalanceEnabled }},
 	{Name: "replace_after", Default: "5m", Reload: true, Doc: "how long a node may be dead, or away after it left, before its copies are made elsewhere, and how long a copy may be closed for good on a node that is there before it is replaced; each owner counts from when it noticed, and suspicion does not count", field: func(c *Config) any { return &c.ReplaceAfter }},
 	{Name: "handover_time", Default: "30s", Reload: true, Doc: "how long a node that is told to stop may take to hand over what it owns; what is left then is taken over by election", field: func(c *Config) any { return &c.HandoverTime }},
@@ -66,7 +66,7 @@ var table = []Key{
 	{Name: "raft.election_ms", Default: "500", Doc: "silence after which an owner is replaced, in ms (up to twice that); the same on all nodes", field: func(c *Config) any { return &c.Raft.ElectionMS }},
 	{Name: "raft.heartbeat_ms", Default: "100", Doc: "how often an owner shows that it lives, in ms", field: func(c *Config) any { return &c.Raft.HeartbeatMS }},
 	{Name: "publish_deadline_ms", Default: "10000", Reload: true, Doc: "how long a publish waits for room and for its copies, in ms, unless it says timeout_ms", field: func(c *Config) any { return &c.PublishDeadlineMS }},
-	{Name: "session_ms", Default: "60000", Doc: "how long a silent publish session is remembered, in ms; read, and not acted on yet", field: func(c *Config) any { return &c.SessionMS }},
+	{Name: "session_ms", Later: "another time than 15 minutes for publish sessions", Doc: "how long a silent publish session is remembered, in ms", field: func(c *Config) any { return &c.SessionMS }},
 
 	{Name: "log.level", Default: "info", Reload: true, Doc: "debug, info, warn or error", field: func(c *Config) any { return &c.Log.Level }},
 	{Name: "log.format", Default: "text", Doc: "text or json", field: func(c *Config) any { return &c.Log.Format }},
@@ -150,6 +150,9 @@ func (k Key) Kind() string {
 	}
 }
 
+// notAvailable marks keys of later versions.
+const notAvailable = "not available yet"
+
 // Reference is the table for people, one key a line in aligned columns: name, default, environment variable, meaning.
 func Reference() string {
 	var b strings.Builder
@@ -167,7 +170,7 @@ func Reference() string {
 			notes += "; SIGHUP reloads it"
 		}
 		if k.Later != "" {
-			notes += "; not available yet"
+			notes += "; " + notAvailable
 		}
 		if def == "" {
 			def = "none"

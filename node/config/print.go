@@ -9,7 +9,7 @@ import (
 )
 
 // Print writes c as a YAML file that Load would read back, each line with its source; secrets are masked and keys
-// without a value are left as comments.
+// without a value, and those of later versions, are left as comments.
 func (c Config) Print(w io.Writer) error {
 	section := ""
 	for i := range table {
@@ -29,7 +29,11 @@ func (c Config) Print(w io.Writer) error {
 		if err != nil {
 			return err
 		}
-		if _, err := fmt.Fprintf(w, "%s%s  # %s\n", indent, line, c.Origin(k.Name)); err != nil {
+		note := c.Origin(k.Name)
+		if k.Later != "" {
+			note = notAvailable
+		}
+		if _, err := fmt.Fprintf(w, "%s%s  # %s\n", indent, line, note); err != nil {
 			return err
 		}
 	}
@@ -46,7 +50,7 @@ func (c Config) line(k *Key, name string) (string, error) {
 			quoted[i] = fmt.Sprintf("%q", s)
 		}
 		return name + ": [" + strings.Join(quoted, ", ") + "]", nil
-	case text == "":
+	case text == "" || k.Later != "":
 		return "# " + name + ":", nil
 	}
 	if _, isText := k.field(&c).(*string); !isText && !k.IsSecret() {

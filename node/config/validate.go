@@ -193,7 +193,6 @@ func (v *validator) numbers() {
 	v.between("load_thresholds.cpu_max_percent", int64(c.LoadThresholds.CPUMaxPercent), 1, 100)
 	v.between("load_thresholds.memory_max_percent", int64(c.LoadThresholds.MemoryMaxPercent), 1, 100)
 	v.between("publish_deadline_ms", int64(c.PublishDeadlineMS), 10, 60_000)
-	v.between("session_ms", int64(c.SessionMS), 1000, 24*3600*1000)
 	v.between("memory_budget", c.MemoryBudget, 4<<20, 1<<40)
 	v.between("max_body_bytes", c.MaxBodyBytes, 1<<10, 1<<30)
 	if c.ReplaceAfter <= 0 {

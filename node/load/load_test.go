@@ -7,7 +7,11 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func write(t *testing.T, root string, files map[string]string) {
 	t.Helper()

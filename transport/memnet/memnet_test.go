@@ -9,10 +9,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/skeinmesh/skein/ring"
 	"github.com/skeinmesh/skein/testnet/virtual"
 	"github.com/skeinmesh/skein/transport"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // join returns a connection from a to c and its accepted side.
 func join(t *testing.T, n *Net) (near, far transport.Conn) {
