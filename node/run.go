@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -221,27 +222,35 @@ func ofTwo(v *view.View) bool { return v.Len() == 2 && v.CountPresent() == 2 }
 
 // followView keeps the transport's peers in step with gossip, and warns of a mesh of two.
 func (n *Node) followView(ctx context.Context) error {
-	const settle = 30 * time.Second // most meshes of two are on their way to three
-	warn := time.NewTimer(settle)
-	defer warn.Stop()
-	warn.Stop()
-	two := false
-	for {
+	return warnOfTwo(ctx, n.log, func() (bool, <-chan struct{}) {
 		changed := n.gossip.Changed()
 		v := n.gossip.View()
 		n.heedMembers()
 		n.peers.SetPeers(n.dir.Addresses())
-		if n.mesh().IsZero() || !ofTwo(v) {
+		return !n.mesh().IsZero() && ofTwo(v), changed
+	})
+}
+
+// warnOfTwo says once that the mesh is one of two nodes, after it was so for a while. look is called again whenever the channel that it
+// returned is closed.
+func warnOfTwo(ctx context.Context, logger *slog.Logger, look func() (two bool, changed <-chan struct{})) error {
+	const settle = 30 * time.Second // most meshes of two are on their way to three
+	warn := time.NewTimer(settle)
+	defer warn.Stop()
+	warn.Stop()
+	was := false
+	for {
+		two, changed := look()
+		if !two {
 			warn.Stop()
-			two = false
-		} else if !two {
+		} else if !was {
 			warn.Reset(settle)
-			two = true
 		}
+		was = two
 		select {
 		case <-changed:
 		case <-warn.C:
-			n.log.Warn(twoNodes)
+			logger.Warn(twoNodes)
 		case <-ctx.Done():
 			return nil
 		}
