@@ -14,16 +14,26 @@ const bufferSize = 7 << 20
 // silenceOnce: quic-go warns about small buffers through the standard logger, and only this variable stops it.
 var silenceOnce = sync.OnceFunc(func() { _ = os.Setenv("QUIC_GO_DISABLE_RECEIVE_BUFFER_WARNING", "true") })
 
+// sockopts reads and sets the integer options of a socket.
+type sockopts struct {
+	get func(fd, level, opt int) (int, error)
+	set func(fd, level, opt, value int) error
+}
+
+var kernel = sockopts{get: unix.GetsockoptInt, set: unix.SetsockoptInt}
+
 // raiseBuffers asks for larger socket buffers, with privilege where there is some, and says once what to set if refused.
-func raiseBuffers(c *net.UDPConn, notice func(string, ...any)) {
+func raiseBuffers(c *net.UDPConn, notice func(string, ...any)) { kernel.raiseBuffers(c, notice) }
+
+func (s sockopts) raiseBuffers(c *net.UDPConn, notice func(string, ...any)) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return
 	}
 	var rcv, snd int
 	_ = raw.Control(func(fd uintptr) {
-		rcv = raise(int(fd), unix.SO_RCVBUF, unix.SO_RCVBUFFORCE)
-		snd = raise(int(fd), unix.SO_SNDBUF, unix.SO_SNDBUFFORCE)
+		rcv = s.raise(int(fd), unix.SO_RCVBUF, unix.SO_RCVBUFFORCE)
+		snd = s.raise(int(fd), unix.SO_SNDBUF, unix.SO_SNDBUFFORCE)
 	})
 	if rcv >= bufferSize && snd >= bufferSize {
 		return
@@ -36,19 +46,19 @@ func raiseBuffers(c *net.UDPConn, notice func(string, ...any)) {
 	}
 }
 
-func raise(fd, opt, force int) int {
+func (s sockopts) raise(fd, opt, force int) int {
 	got := func() int {
-		v, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, opt)
+		v, err := s.get(fd, unix.SOL_SOCKET, opt)
 		if err != nil {
 			return 0
 		}
 		return v
 	}
 	if got() < bufferSize {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt, bufferSize)
+		_ = s.set(fd, unix.SOL_SOCKET, opt, bufferSize)
 	}
 	if got() < bufferSize {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, bufferSize)
+		_ = s.set(fd, unix.SOL_SOCKET, force, bufferSize)
 	}
 	return got()
 }
