@@ -69,9 +69,9 @@ bench: ## run the Go benchmarks that match BENCH (default: all)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./...
 
 .PHONY: bench-peers
-bench-peers: build ## the same load on three Skein nodes and on three NATS servers; PAIRS=5 ROWS=regexp OUT=file.json
+bench-peers: build ## the same load on three Skein nodes and on three NATS servers; PAIRS=5 ROWS=regexp LIMIT=24m OUT=file.json
 	cd testnet/bench && $(GO) build -o ../../bin/ ./cmd/...
-	./bin/bench-peers -skein $(BIN) -natsd ./bin/natsd -pairs $(PAIRS) -rows '$(ROWS)' $(if $(OUT),-out $(OUT))
+	./bin/bench-peers -skein $(BIN) -natsd ./bin/natsd -pairs $(PAIRS) -rows '$(ROWS)' $(if $(LIMIT),-limit $(LIMIT)) $(if $(OUT),-out $(OUT))
 
 .PHONY: chaos
 chaos: build ## kill, cut off and heal real meshes for some minutes, with figures; SEED=n repeats a run's choices

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestPayloadsHaveTheirSizeAndBodiesCarryThemAll(t *testing.T) {
@@ -64,13 +66,41 @@ func TestRatiosAreTakenWithinPairs(t *testing.T) {
 	if err := r.Table(&out); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"*0.20", "3.00", "failed: x: pair 1, nats-default: broken"} {
+	for _, want := range []string{"*0.20", "3.00", "  1.00..30.0       10.0..20.0\n", "failed: x: pair 1, nats-default: broken"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in\n%s", want, &out)
 		}
 	}
 	if _, err := json.Marshal(r); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestRunThatHasNoTimeForAllPairsSaysSoAndFails(t *testing.T) {
+	for _, tc := range []struct {
+		asked, ran int
+		limit      time.Duration
+	}{{3, 3, time.Hour}, {3, 3, 3 * time.Minute}, {3, 2, 3*time.Minute - 1}, {20, 1, time.Second}} {
+		var spent time.Duration
+		ran := 0
+		r := &runner{o: Options{Pairs: tc.asked, Limit: tc.limit}, rep: newReport()}
+		err := r.all(func(int) error { ran++; spent += time.Minute; return nil }, func() time.Duration { return spent })
+		var out strings.Builder
+		if err := r.rep.Table(&out); err != nil {
+			t.Fatal(err)
+		}
+		if ran != tc.ran || r.rep.Pairs != ran {
+			t.Errorf("%d of %d pairs ran, want %d; the report says %d", ran, tc.asked, tc.ran, r.rep.Pairs)
+		}
+		last := fmt.Sprintf("INCOMPLETE: ONLY %d OF %d PAIRS RAN\n", tc.ran, tc.asked)
+		if few := tc.ran < tc.asked; few != errors.Is(err, ErrTooFewPairs) || few != strings.HasSuffix(out.String(), last) || !few && err != nil {
+			t.Errorf("%d of %d pairs ran: error %v, and at the end of\n%s", tc.ran, tc.asked, err, &out)
+		}
+	}
+	broken := errors.New("broken")
+	r := &runner{o: Options{Pairs: 2, Limit: time.Hour}, rep: newReport()}
+	if err := r.all(func(pair int) error { return broken }, func() time.Duration { return 0 }); err != broken || r.rep.Pairs != 0 || r.rep.Asked != 2 {
+		t.Errorf("%v, %+v", err, r.rep)
 	}
 }
 

@@ -18,7 +18,8 @@ const (
 
 // Report is what a run measured.
 type Report struct {
-	Pairs int    `json:"pairs"`
+	Pairs int    `json:"pairs"` // that ran
+	Asked int    `json:"asked"` // that were to run
 	Cores int    `json:"cores"`
 	Go    string `json:"go"`
 	Rows  []*Row `json:"rows"`
@@ -95,11 +96,27 @@ func (r *Report) Finish() {
 	}
 }
 
-// Table writes the report for people: medians, and Skein's ratio to each other system; the one that counts is marked.
+// span is the lowest and the highest figure of a system, as text.
+func (w *Row) span(system string) string {
+	var got []float64
+	for _, v := range w.Figures[system] {
+		if v != nil {
+			got = append(got, *v)
+		}
+	}
+	if len(got) == 0 {
+		return "–"
+	}
+	low, high := slices.Min(got), slices.Max(got)
+	return fmt.Sprintf("%.*f..%.*f", decimals(low), low, decimals(high), high)
+}
+
+// Table writes the report for people: medians, Skein's ratio to each other system, and the span of Skein's figures and of those of the system
+// that counts, which is marked. Its last line says so where pairs are missing.
 func (r *Report) Table(to io.Writer) error {
 	systems := []string{skeinName, natsAlways, natsDefault}
 	tw := tabwriter.NewWriter(to, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(tw, "row\tunit\t%s\tskein/always\tskein/default\tbetter is\t\n", strings.Join(systems, "\t"))
+	fmt.Fprintf(tw, "row\tunit\t%s\tskein/always\tskein/default\tbetter is\tskein min..max\t*other min..max\t\n", strings.Join(systems, "\t"))
 	for _, w := range r.Rows {
 		cells := []string{w.Name, w.Unit}
 		for _, s := range systems {
@@ -124,16 +141,20 @@ func (r *Report) Table(to io.Writer) error {
 		if w.Lower {
 			better = "less"
 		}
-		fmt.Fprintln(tw, strings.Join(append(cells, better), "\t")+"\t")
+		fmt.Fprintln(tw, strings.Join(append(cells, better, w.span(skeinName), w.span(w.Against)), "\t")+"\t")
 	}
 	if err := tw.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(to, "\nmedians of %d pairs on %d cores; ratios are medians of the pairs' ratios, * is the like-for-like one\n", r.Pairs, r.Cores)
+	fmt.Fprintf(to, "\nmedians of %d pairs on %d cores; ratios are medians of the pairs' ratios, * is the like-for-like one;\n"+
+		"min..max is over all pairs, so where less is better max is the worst\n", r.Pairs, r.Cores)
 	for _, w := range r.Rows {
 		for _, e := range slices.Compact(w.Errors) {
 			fmt.Fprintf(to, "failed: %s: %s\n", w.Name, e)
 		}
+	}
+	if r.Pairs < r.Asked {
+		fmt.Fprintf(to, "INCOMPLETE: ONLY %d OF %d PAIRS RAN\n", r.Pairs, r.Asked)
 	}
 	return nil
 }

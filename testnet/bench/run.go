@@ -20,7 +20,7 @@ type Options struct {
 	Pairs int    // repetitions; default 5
 	Rows  string // regular expression of metric names; default all
 	Dir   string // parent of the temporary data folder; default the system's
-	// Limit bounds the whole run; pairs that would begin later are left out. Default 24 min.
+	// Limit bounds the whole run: a pair that would end later is not begun, and Run returns ErrTooFewPairs. Default 24 min.
 	Limit time.Duration
 	Log   io.Writer // progress, one line a row
 }
@@ -78,17 +78,26 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		newPayloads(128, true, rng), newPayloads(128, false, rng),
 	}
 	began := time.Now()
-	for pair := range o.Pairs {
-		if spent := time.Since(began); pair > 0 && spent+spent/time.Duration(pair) > o.Limit {
-			fmt.Fprintf(o.Log, "stopping after %d pairs: another would pass the limit of %v\n", pair, o.Limit)
-			break
+	return r.rep, r.all(func(pair int) error { return r.pair(ctx, pair) }, func() time.Duration { return time.Since(began) })
+}
+
+// ErrTooFewPairs is how a run ends that had no time for all pairs that were asked for.
+var ErrTooFewPairs = errors.New("TOO FEW PAIRS")
+
+// all runs the pairs, as far as they fit into the limit; spent is the time since the run began.
+func (r *runner) all(run func(pair int) error, spent func() time.Duration) error {
+	r.rep.Asked = r.o.Pairs
+	for pair := range r.o.Pairs {
+		if s := spent(); pair > 0 && s+s/time.Duration(pair) > r.o.Limit {
+			return fmt.Errorf("%w: %d of %d ran, for another would pass the limit of %v; give a longer one (-limit)",
+				ErrTooFewPairs, pair, r.o.Pairs, r.o.Limit)
 		}
-		if err := r.pair(ctx, pair); err != nil {
-			return r.rep, err
+		if err := run(pair); err != nil {
+			return err
 		}
 		r.rep.Pairs++
 	}
-	return r.rep, nil
+	return nil
 }
 
 // pair starts all systems afresh and runs every row in each, in turns.

@@ -27,7 +27,7 @@ func run() error {
 	flag.IntVar(&o.Pairs, "pairs", 5, "repetitions")
 	flag.StringVar(&o.Rows, "rows", "", "regular expression of the rows to run; default all")
 	flag.StringVar(&o.Dir, "dir", "", "where to put data meanwhile; default the system's temporary folder")
-	flag.DurationVar(&o.Limit, "limit", 0, "begin no pair that would end later; default 24m")
+	flag.DurationVar(&o.Limit, "limit", 0, "begin no pair that would end later, and fail if any is missing; default 24m")
 	out := flag.String("out", "", "file for the report as JSON")
 	flag.Parse()
 
