@@ -1,5 +1,5 @@
 // Package chaos tests real meshes of real processes under faults: nodes killed with SIGKILL one by one and all at once, links cut
-// between network namespaces, strangers that try to join. It holds tests only.
+// between network namespaces, disks wiped, rolled back and damaged, strangers that try to join. It holds tests only.
 //
 // While faults happen, publishers and readers run over HTTP the way that users' programs do, and record what they saw. After
 // healing everything is read back through every node, and testnet/check holds the history against the promises.

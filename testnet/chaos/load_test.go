@@ -277,6 +277,16 @@ func (w *world) readBack() map[uint32]uint64 {
 }
 
 func (w *world) readThrough(node int) (map[uint32]uint64, error) {
+	reader := fmt.Sprintf("read back %s through node %d", w.stream, node)
+	ends, err := w.readToEnd(reader, node)
+	if err == nil {
+		w.history.Final(reader)
+	}
+	return ends, err
+}
+
+// readToEnd reads through one node all that is there by now, as a reader of that name, and tells where it ends.
+func (w *world) readToEnd(reader string, node int) (map[uint32]uint64, error) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), healWithin)
 	defer cancel()
 	c := w.only(node)
@@ -286,7 +296,7 @@ func (w *world) readThrough(node int) (map[uint32]uint64, error) {
 		return nil, err
 	}
 	defer sub.Close()
-	reader, next := fmt.Sprintf("read back %s through node %d", w.stream, node), map[uint32]uint64{}
+	next := map[uint32]uint64{}
 	for {
 		chunk, err := sub.Next()
 		for i := range chunk.Events {
@@ -296,7 +306,6 @@ func (w *world) readThrough(node int) (map[uint32]uint64, error) {
 		}
 		switch {
 		case err == io.EOF:
-			w.history.Final(reader)
 			return next, nil
 		case err != nil:
 			return nil, err

@@ -82,6 +82,16 @@ func (p *process) ended() bool {
 	}
 }
 
+// exitCode waits for the process to end by itself.
+func (p *process) exitCode(within time.Duration) (int, error) {
+	select {
+	case <-p.gone:
+		return p.cmd.ProcessState.ExitCode(), nil
+	case <-time.After(within):
+		return 0, fmt.Errorf("%s still runs after %v", p.name, within)
+	}
+}
+
 func (p *process) logged() string {
 	data, err := os.ReadFile(p.log)
 	if err != nil {
