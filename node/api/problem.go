@@ -58,6 +58,9 @@ const (
 	codeInvalidName  = "invalid-name"
 	codeLoopbackOnly = "loopback-only"
 	codeNotReady     = "not-ready"
+	codeFenced       = "fenced"
+	codeUnavailable  = "unavailable"
+	codeCorrupt      = "corrupt"
 )
 
 func invalid(detail string) *Problem { return NewProblem(http.StatusBadRequest, codeInvalid, detail) }
@@ -104,11 +107,11 @@ var byKind = map[wire.Kind]struct {
 	wire.KindInvalid:        {http.StatusBadRequest, codeInvalid},
 	wire.KindNotFound:       {http.StatusNotFound, codeNotFound},
 	wire.KindNotOwner:       {http.StatusServiceUnavailable, wire.CodeNoQuorum},
-	wire.KindFenced:         {http.StatusConflict, "fenced"},
+	wire.KindFenced:         {http.StatusConflict, codeFenced},
 	wire.KindNoCredit:       {http.StatusServiceUnavailable, wire.CodeOverloaded},
-	wire.KindUnavailable:    {http.StatusServiceUnavailable, "unavailable"},
+	wire.KindUnavailable:    {http.StatusServiceUnavailable, codeUnavailable},
 	wire.KindOutcomeUnknown: {http.StatusGatewayTimeout, wire.CodeOutcomeUnknown},
-	wire.KindCorrupt:        {http.StatusInternalServerError, "corrupt"},
+	wire.KindCorrupt:        {http.StatusInternalServerError, codeCorrupt},
 	wire.KindClosed:         {http.StatusServiceUnavailable, wire.CodeDraining},
 	wire.KindConflict:       {http.StatusConflict, codeConflict},
 }
