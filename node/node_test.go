@@ -159,18 +159,26 @@ func (m *testMesh) stop() {
 		}
 		_ = tn.gossip.Close()
 	}
-	for _, tn := range m.nodes {
-		if tn.cancel == nil {
-			continue
+	for i, tn := range m.nodes {
+		if tn.cancel != nil {
+			m.kill(i)
 		}
-		if err := <-tn.ended; err == nil || err.Error() != killed {
-			m.t.Errorf("%s: %v", tn.cfg.Name, err)
-		}
-		tn.cancel()
 	}
 	if m.t.Failed() {
 		m.t.Log(m.logs.String())
 	}
+}
+
+// kill ends node i without a word to the others.
+func (m *testMesh) kill(i int) {
+	m.t.Helper()
+	tn := m.nodes[i]
+	_ = tn.gossip.Close()
+	if err := <-tn.ended; err == nil || err.Error() != killed {
+		m.t.Errorf("%s: %v", tn.cfg.Name, err)
+	}
+	tn.cancel()
+	tn.cancel = nil
 }
 
 // poll waits until ok says yes.

@@ -73,8 +73,8 @@ func (p *process) meshText(raw json.RawMessage) error {
 	case m.Incomplete != "":
 		streams = "not all known; of those that are: " + streams
 	}
-	_, err := fmt.Fprintf(p.out, "%s  mesh %s, as %s sees it at %s\nnodes       %d alive of %d, %d suspect\nstreams     %s\n",
-		p.bold(m.Health), m.Cluster, m.Observer, m.AsOf.Local().Format(time.TimeOnly), m.Alive, m.Nodes, m.Suspect, streams)
+	_, err := fmt.Fprintf(p.out, "%s  mesh %s, %s\nnodes       %d alive of %d, %d suspect\nstreams     %s\n",
+		p.bold(m.Health), m.Cluster, seenBy(m.View, m.Members), m.Alive, m.Nodes, m.Suspect, streams)
 	for _, r := range m.Reasons {
 		if err == nil {
 			_, err = fmt.Fprintf(p.out, "because     %s\n", r)
@@ -102,17 +102,58 @@ func (p *process) meshText(raw json.RawMessage) error {
 	return err
 }
 
+// seenBy says whose picture an answer is, of when, and what in it is oldest.
+func seenBy(v client.View, heard []client.Staleness) string {
+	s := fmt.Sprintf("as %s sees it at %s", v.Observer, v.AsOf.Local().Format(time.TimeOnly))
+	var oldest client.Staleness
+	for _, h := range heard {
+		if h.StalenessMS > oldest.StalenessMS {
+			oldest = h
+		}
+	}
+	if oldest.Node == "" {
+		return s
+	}
+	return fmt.Sprintf("%s; heard longest ago: %s, %s", s, oldest.Node, age(oldest.StalenessMS))
+}
+
+// seen says beside a table, which goes into pipes, whose picture it is.
+func (p *process) seen(v client.View, heard []client.Staleness) {
+	fmt.Fprintln(p.err, seenBy(v, heard))
+}
+
+// age is a time in so many digits as people read.
+func age(ms int64) string {
+	d := time.Duration(ms) * time.Millisecond
+	switch {
+	case d < time.Second:
+		return d.String()
+	case d < time.Minute:
+		return d.Truncate(100 * time.Millisecond).String()
+	}
+	return d.Truncate(time.Second).String()
+}
+
 func (p *process) membersText(raw json.RawMessage) error {
-	var ans struct{ Members []client.Member }
+	var ans struct {
+		client.View
+		Members []client.Member
+	}
 	if err := json.Unmarshal(raw, &ans); err != nil {
 		return err
 	}
 	var rows [][]string
+	var heard []client.Staleness
 	for _, m := range ans.Members {
+		heard = append(heard, client.Staleness{Node: m.Node, StalenessMS: m.StalenessMS})
 		rows = append(rows, []string{m.Node, memberState(m), m.Zone, m.HTTP, fmt.Sprint(m.Owned), fmt.Sprint(m.Replicas),
-			fmt.Sprintf("%.2f", m.Fatigue), (time.Duration(m.StalenessMS) * time.Millisecond).String()})
+			fmt.Sprintf("%.2f", m.Fatigue), age(m.StalenessMS)})
 	}
-	return p.table("NODE STATE ZONE HTTP OWNED REPLICAS FATIGUE HEARD-AGO", rows)
+	if err := p.table("NODE STATE ZONE HTTP OWNED REPLICAS FATIGUE HEARD-AGO", rows); err != nil {
+		return err
+	}
+	p.seen(ans.View, heard)
+	return nil
 }
 
 // memberState is a member's state, with what it is about.
@@ -140,15 +181,18 @@ func (p *process) ringText(raw json.RawMessage) error {
 		return err
 	}
 	var rows [][]string
+	var heard []client.Staleness
 	for _, m := range r.Members {
-		rows = append(rows, []string{m.Node, m.Zone, fmt.Sprintf("%g", m.Weight), fmt.Sprint(m.Slots), fmt.Sprint(m.Homes)})
+		heard = append(heard, client.Staleness{Node: m.Node, StalenessMS: m.StalenessMS})
+		rows = append(rows, []string{m.Node, m.Zone, fmt.Sprintf("%g", m.Weight), fmt.Sprint(m.Slots), fmt.Sprint(m.Homes), age(m.StalenessMS)})
 	}
-	if err := p.table("NODE ZONE WEIGHT SLOTS HOMES", rows); err != nil {
+	if err := p.table("NODE ZONE WEIGHT SLOTS HOMES HEARD-AGO", rows); err != nil {
 		return err
 	}
 	if _, err := fmt.Fprintf(p.out, "%d slots, load factor %g, epoch %s\n", r.Slots, r.Factor, r.Epoch); err != nil {
 		return err
 	}
+	p.seen(r.View, heard)
 	return whole(r.Incomplete)
 }
 
@@ -162,7 +206,9 @@ func whole(incomplete string) error {
 
 func (p *process) partitionsText(raw json.RawMessage) error {
 	var ans struct {
+		client.View
 		Partitions []client.MeshPartition
+		Members    []client.Staleness
 		Incomplete string
 	}
 	if err := json.Unmarshal(raw, &ans); err != nil {
@@ -170,12 +216,17 @@ func (p *process) partitionsText(raw json.RawMessage) error {
 	}
 	var rows [][]string
 	for _, m := range ans.Partitions {
-		rows = append(rows, []string{m.Stream, fmt.Sprint(m.Partition), m.State, m.Owner, fmt.Sprint(m.Term),
+		heard := ""
+		if m.Owner != "" {
+			heard = age(m.StalenessMS)
+		}
+		rows = append(rows, []string{m.Stream, fmt.Sprint(m.Partition), m.State, m.Owner, heard, fmt.Sprint(m.Term),
 			strings.Join(m.Replicas, ","), strings.Join(m.Learners, ","), fmt.Sprintf("%d/%d", m.Live, m.Wanted), m.Home, partitionNote(m)})
 	}
-	if err := p.table("STREAM PARTITION STATE OWNER TERM REPLICAS LEARNERS COPIES HOME NOTE", rows); err != nil {
+	if err := p.table("STREAM PARTITION STATE OWNER HEARD-AGO TERM REPLICAS LEARNERS COPIES HOME NOTE", rows); err != nil {
 		return err
 	}
+	p.seen(ans.View, ans.Members)
 	return whole(ans.Incomplete)
 }
 

@@ -16,6 +16,12 @@ type View struct {
 	AsOf     time.Time `json:"as_of"`
 }
 
+// Staleness is how long ago the observer heard of a node.
+type Staleness struct {
+	Node        string `json:"node"`
+	StalenessMS int64  `json:"staleness_ms"`
+}
+
 // Mesh is the mesh on one screen.
 type Mesh struct {
 	View
@@ -33,6 +39,8 @@ type Mesh struct {
 	UnderReplicated []UnderReplicated `json:"under_replicated"`
 	// Notes are what goes on and is no fault.
 	Notes []string `json:"notes"`
+	// Members tell how old what is known of each node is.
+	Members []Staleness `json:"members"`
 }
 
 // UnderReplicated is one partition that lacks copies.
@@ -69,11 +77,12 @@ type Member struct {
 
 // RingShare is what part of the ring one node has.
 type RingShare struct {
-	Node   string  `json:"node"`
-	Zone   string  `json:"zone"`
-	Weight float64 `json:"weight"`
-	Slots  int     `json:"slots"`
-	Homes  int     `json:"homes"`
+	Node        string  `json:"node"`
+	Zone        string  `json:"zone"`
+	Weight      float64 `json:"weight"`
+	Slots       int     `json:"slots"`
+	Homes       int     `json:"homes"`
+	StalenessMS int64   `json:"staleness_ms"`
 }
 
 // Ring is the ring as the observer computes it.
@@ -108,6 +117,7 @@ type MeshPartition struct {
 	Home           string                                    `json:"home"`
 	Fatigue        float64                                   `json:"fatigue"`
 	BytesPerSecond float64                                   `json:"bytes_per_second"`
+	StalenessMS    int64                                     `json:"staleness_ms"` // of what is known of the owner
 }
 
 // Mesh returns the summary of the server in use.
