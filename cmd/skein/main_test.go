@@ -21,7 +21,11 @@ import (
 	"github.com/skeinmesh/skein/node/config"
 )
 
+// TestMain is also the program itself, for tests that want it as a process of its own.
 func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+	}
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
 }

@@ -200,7 +200,7 @@ func TestStreamsSayHowManyCopiesTheyWant(t *testing.T) {
 }
 
 func TestTakenPortIsNamed(t *testing.T) {
-	base, err := freeBase(1)
+	base, err := FreeBase(1)
 	if err != nil {
 		t.Fatal(err)
 	}

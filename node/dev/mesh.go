@@ -106,7 +106,7 @@ func setDefaults(o *Options) error {
 		o.Binary = exe
 	}
 	if o.BasePort < 0 {
-		base, err := freeBase(o.Nodes)
+		base, err := FreeBase(o.Nodes)
 		if err != nil {
 			return err
 		}

@@ -46,8 +46,8 @@ func probe(port int, tcp, udp bool) error {
 	return nil
 }
 
-// freeBase finds a range that nobody uses now, below the ports that the kernel hands out by itself.
-func freeBase(nodes int) (int, error) {
+// FreeBase finds a base port for so many nodes whose ports nobody uses now, below the ports that the kernel hands out by itself.
+func FreeBase(nodes int) (int, error) {
 	for range 100 {
 		base := 12000 + 10*rand.IntN(1800)
 		if checkPorts(base, nodes) == nil {
