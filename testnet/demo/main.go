@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -63,7 +64,7 @@ func main() {
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	broken, err := run(ctx, o)
+	broken, err := run(ctx, o, os.Stdout)
 	stop()
 	switch {
 	case err != nil:
@@ -74,14 +75,14 @@ func main() {
 	}
 }
 
-func newStory(o options) *story {
-	return &story{o: o, stream: "orders", history: &check.History{}, begin: time.Now(), enough: make(chan struct{}),
+func newStory(o options, out io.Writer) *story {
+	return &story{o: o, out: out, stream: "orders", history: &check.History{}, begin: time.Now(), enough: make(chan struct{}),
 		parts: map[uint32]int{}, sample: map[uint32]string{}, values: map[string][32]byte{}}
 }
 
-// run tells the story; broken says that a promise was.
-func run(ctx context.Context, o options) (broken bool, err error) {
-	s := newStory(o)
+// run tells the story to out; broken says that a promise was.
+func run(ctx context.Context, o options, out io.Writer) (broken bool, err error) {
+	s := newStory(o, out)
 	if o.containers {
 		ctx, cancel := context.WithTimeoutCause(ctx, limitContainer, fmt.Errorf("not done within %v", limitContainer))
 		defer cancel()
@@ -94,7 +95,7 @@ func run(ctx context.Context, o options) (broken bool, err error) {
 	defer func() {
 		switch {
 		case o.keep || broken || err != nil:
-			fmt.Printf("Data and logs of the nodes are kept in %s\n", dir)
+			fmt.Fprintf(out, "Data and logs of the nodes are kept in %s\n", dir)
 		default:
 			os.RemoveAll(dir)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"sync"
 	"time"
@@ -27,6 +28,7 @@ type mesh interface {
 // story is one run of the demo.
 type story struct {
 	o       options
+	out     io.Writer
 	mesh    mesh
 	local   *dev.Mesh // the same, where it is processes
 	stream  string
@@ -42,7 +44,7 @@ type story struct {
 }
 
 func (s *story) say(format string, args ...any) {
-	fmt.Printf("%6.1f s  %s\n", time.Since(s.begin).Seconds(), fmt.Sprintf(format, args...))
+	fmt.Fprintf(s.out, "%6.1f s  %s\n", time.Since(s.begin).Seconds(), fmt.Sprintf(format, args...))
 }
 
 // tell runs the acts in order.

@@ -84,11 +84,11 @@ func (s *story) read(reader string, ev *client.Received) bool {
 func (s *story) verdict(corrupt int, told ...string) (broken bool) {
 	violations := check.Check(s.history)
 	acked, _, unknown, reads := s.history.Counts()
-	fmt.Printf("\n%d events acknowledged, %d with an unknown outcome, %d reads through %d nodes.\n", acked, unknown, reads, s.mesh.Nodes())
+	fmt.Fprintf(s.out, "\n%d events acknowledged, %d with an unknown outcome, %d reads through %d nodes.\n", acked, unknown, reads, s.mesh.Nodes())
 	for _, line := range told {
-		fmt.Println(line)
+		fmt.Fprintln(s.out, line)
 	}
-	fmt.Println()
+	fmt.Fprintln(s.out)
 	named := map[string]int{}
 	for _, v := range violations {
 		named[v.Name]++
@@ -106,22 +106,22 @@ func (s *story) verdict(corrupt int, told ...string) (broken bool) {
 			mark = "BROKEN"
 		}
 		delete(named, p.name)
-		fmt.Printf("  %s  %s\n", mark, p.text)
+		fmt.Fprintf(s.out, "  %s  %s\n", mark, p.text)
 	}
 	mark := "holds "
 	if corrupt > 0 {
 		mark = fmt.Sprintf("BROKEN (%d)", corrupt)
 	}
-	fmt.Printf("  %s  every value and key is what was sent\n", mark)
+	fmt.Fprintf(s.out, "  %s  every value and key is what was sent\n", mark)
 	for name, n := range named {
-		fmt.Printf("  BROKEN  %s (%d)\n", name, n)
+		fmt.Fprintf(s.out, "  BROKEN  %s (%d)\n", name, n)
 	}
-	fmt.Println()
+	fmt.Fprintln(s.out)
 	if len(violations) > 0 || corrupt > 0 {
-		fmt.Print(check.Format(violations))
-		fmt.Println("Verdict: BROKEN")
+		fmt.Fprint(s.out, check.Format(violations))
+		fmt.Fprintln(s.out, "Verdict: BROKEN")
 		return true
 	}
-	fmt.Printf("Verdict: all promises held (%.1f s)\n", time.Since(s.begin).Seconds())
+	fmt.Fprintf(s.out, "Verdict: all promises held (%.1f s)\n", time.Since(s.begin).Seconds())
 	return false
 }
