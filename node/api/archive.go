@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/skeinmesh/skein/flow"
-	"github.com/skeinmesh/skein/transport/wire"
 )
 
 const (
@@ -24,7 +23,7 @@ const (
 // enterArchive takes one of the places for exports and imports; leave it with the returned function.
 func (s *Server) enterArchive() (leave func(), err error) {
 	if s.draining() {
-		return nil, NewProblem(http.StatusServiceUnavailable, wire.CodeDraining, "this node is draining; ask another one")
+		return nil, drainingHere()
 	}
 	if s.archives.Add(1) > maxArchives {
 		s.archives.Add(-1)

@@ -24,6 +24,7 @@ type fakeBroker struct {
 	publishErr   func(stream string, call int) error // whole-request failures to inject
 	eventErr     func(rec *batch.Record) error       // per-event failures to inject
 	subscribeErr func(req flow.SubscribeRequest) error
+	opening      func(context.Context) error // what subscribing waits for first
 	calls        int
 	opts         []flow.PublishOptions
 	nextCalls    int
@@ -227,7 +228,12 @@ func expired(p ring.PartitionID, start uint64) error {
 	return wire.Errorf(wire.KindNotFound, wire.CodeOffsetExpired, "partition %d: the earliest offset is %d", p, start)
 }
 
-func (b *fakeBroker) Subscribe(_ context.Context, stream string, req flow.SubscribeRequest) (flow.Subscription, error) {
+func (b *fakeBroker) Subscribe(ctx context.Context, stream string, req flow.SubscribeRequest) (flow.Subscription, error) {
+	if b.opening != nil {
+		if err := b.opening(ctx); err != nil {
+			return nil, err
+		}
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.err != nil {

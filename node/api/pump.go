@@ -120,7 +120,7 @@ func (m *pump) write(ctx context.Context) error {
 				}
 				beat.Reset(m.c.s.cfg.Heartbeat)
 				continue
-			case <-m.c.s.drain:
+			case <-m.c.s.drain.Done():
 				return m.finish(true, nil)
 			case <-ctx.Done():
 				return ctx.Err()

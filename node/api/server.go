@@ -7,9 +7,10 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/skeinmesh/skein/transport/wire"
 )
 
 // Server is the HTTP front door. New makes it, Run serves until its context ends.
@@ -32,8 +33,8 @@ type Server struct {
 	reqBase     string
 	reqSeq      atomic.Uint64
 
-	drain     chan struct{} // closed by Drain
-	drainOnce sync.Once
+	drain    context.Context // ended by Drain
+	endDrain context.CancelFunc
 }
 
 // live is the part of the configuration that Reload replaces.
@@ -70,9 +71,10 @@ func New(cfg Config, dep Deps) (*Server, error) {
 	if dep.Publisher == nil || dep.Subscriber == nil || dep.Streams == nil || dep.Archives == nil || dep.Mesh == nil || dep.Ops == nil {
 		return nil, errors.New("api: Publisher, Subscriber, Streams, Archives, Mesh and Ops are required")
 	}
-	s := &Server{cfg: cfg, dep: dep, log: dep.Log, budget: dep.Budget, now: time.Now, drain: make(chan struct{}), reserveWait: reserveWait,
+	s := &Server{cfg: cfg, dep: dep, log: dep.Log, budget: dep.Budget, now: time.Now, reserveWait: reserveWait,
 		scrapes: make(chan struct{}, maxScrapes),
 		origin:  http.NewCrossOriginProtection(), reqBase: requestBase()}
+	s.drain, s.endDrain = context.WithCancel(context.Background())
 	s.Reload(cfg)
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -137,13 +139,11 @@ func (s *Server) Run(ctx context.Context, ln net.Listener) error {
 }
 
 // Drain ends subscriptions with a goodbye, refuses new ones, and makes /readyz say so; other requests go on. Idempotent.
-func (s *Server) Drain() { s.drainOnce.Do(func() { close(s.drain) }) }
+func (s *Server) Drain() { s.endDrain() }
 
-func (s *Server) draining() bool {
-	select {
-	case <-s.drain:
-		return true
-	default:
-		return false
-	}
+func (s *Server) draining() bool { return s.drain.Err() != nil }
+
+// drainingHere refuses what a node that drains begins no more.
+func drainingHere() *Problem {
+	return NewProblem(http.StatusServiceUnavailable, wire.CodeDraining, "this node is draining; ask another one")
 }

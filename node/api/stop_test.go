@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"strings"
@@ -46,6 +47,22 @@ func TestServerStopsWhileASubscriberReadsNothing(t *testing.T) {
 		body = w.openStream(base+"/v1/streams/a/events?from=earliest", "Accept: application/x-ndjson").Body
 	})
 	_ = body.Close()
+}
+
+// A node that gives up reaches no catalog any more: a read that waits for one must not keep it from ending.
+func TestReadThatIsStillOpeningEndsWithTheDrain(t *testing.T) {
+	w := newWorld(t)
+	begun := make(chan struct{})
+	w.broker.opening = func(ctx context.Context) error {
+		close(begun)
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	go func() {
+		<-begun
+		w.s.Drain()
+	}()
+	w.expect(503, "draining", "GET", "/v1/streams/a/events?from=earliest", "")
 }
 
 // waitLog waits for a word in the log.

@@ -39,7 +39,7 @@ func (s *Server) subscribe(c *Call) error {
 		return err
 	}
 	if s.draining() {
-		return NewProblem(http.StatusServiceUnavailable, wire.CodeDraining, "this node is draining; subscribe at another one")
+		return drainingHere()
 	}
 	if s.subs.Add(1) > int64(s.cfg.MaxSubscribers) {
 		s.subs.Add(-1)
@@ -65,14 +65,21 @@ func (s *Server) subscribe(c *Call) error {
 	return nil
 }
 
-// open subscribes within p.open; the context goes on to live as long as the subscription. One that came when the time was over is of no
-// use: its context has ended.
+// open subscribes within p.open and before the node drains; the context goes on to live as long as the subscription. One that came too
+// late is of no use: its context has ended, or is about to.
 func (s *Server) open(ctx context.Context, cancel context.CancelCauseFunc, p readParams) (flow.Subscription, error) {
 	timer := time.AfterFunc(p.open, func() { cancel(context.DeadlineExceeded) })
+	stays := context.AfterFunc(s.drain, func() { cancel(drainingHere()) })
 	sub, err := s.subscribeTo(ctx, p)
-	if !timer.Stop() && err == nil {
+	var late error
+	if !timer.Stop() {
+		late = context.DeadlineExceeded
+	} else if !stays() {
+		late = drainingHere()
+	}
+	if late != nil && err == nil {
 		_ = sub.Close()
-		sub, err = nil, context.DeadlineExceeded
+		sub, err = nil, late
 	}
 	return sub, readError(ctx, err)
 }
