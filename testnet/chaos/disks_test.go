@@ -124,10 +124,21 @@ func (d *disks) lacking(node int) error {
 			return fmt.Errorf("partition %d of %s has %d live copies: %s", p.Partition, p.Stream, p.Live, p.Lack)
 		}
 	}
-	for name, want := range map[string]float64{"skein_replica_groups": float64(len(parts) + catalogGroups), "skein_replica_damaged_groups": 0,
-		"skein_replica_closed_groups": 0, "skein_transport_peers_up": 2} {
-		if n, err := d.counted.metric(name, node); err != nil || n != want {
+	groups := len(parts) + catalogGroups
+	for name, want := range map[string]int{"skein_replica_groups": groups, "skein_replica_damaged_groups": 0, "skein_replica_closed_groups": 0,
+		"skein_transport_peers_up": 2} {
+		if n, err := d.counted.metric(name, node); err != nil || int(n) != want {
 			return fmt.Errorf("%s of %s is %v, not %v: %v", name, d.m.Name(node), n, want, err)
+		}
+	}
+	members, err := c.Members(ctx)
+	if err != nil {
+		return err
+	}
+	id := identityIn(d.t, d.m.NodeDir(node)).NodeID // its former self has the same name
+	for _, mb := range members {
+		if mb.State == "alive" && (mb.Replicas != groups || mb.Node == d.m.Name(node) && mb.ID != id) {
+			return fmt.Errorf("%s, %s, is alive and holds %d copies of %d", mb.Node, mb.ID, mb.Replicas, groups)
 		}
 	}
 	return nil
