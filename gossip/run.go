@@ -245,10 +245,7 @@ func (l *loop) takeLocal(now time.Time) {
 		l.mesh = self.Mesh
 		l.dropOtherMeshes(now)
 	}
-	if load.seq > 0 && (l.sentLoadAt.IsZero() || load.load.Differs(l.sentLoad.load, g.cfg.LoadChange)) &&
-		now.Sub(l.sentLoadAt) >= l.scaled(g.cfg.LoadMinGap) {
-		l.sendLoad(now)
-	}
+	l.sendLoad(now)
 }
 
 // dropOtherMeshes marks members of other meshes as left: a node without a mesh may have heard of several.
@@ -282,9 +279,9 @@ func (l *loop) sendLoad(now time.Time) {
 	}
 	pause := g.cfg.LoadInterval
 	if r.load.Differs(l.sentLoad.load, g.cfg.LoadChange) {
-		pause = g.cfg.LoadMinGap // takeLocal may have sent one just before
+		pause = g.cfg.LoadMinGap
 	}
-	if now.Sub(l.sentLoadAt) < l.scaled(pause) && !l.sentLoadAt.IsZero() {
+	if now.Sub(l.sentLoadAt) < l.scaled(pause) {
 		return
 	}
 	l.sentLoad, l.sentLoadAt = r, now

@@ -73,7 +73,7 @@ func addKeyFlags(flags *pflag.FlagSet) {
 			usage += fmt.Sprintf(" (default %s)", k.Default+k.Fallback)
 		}
 		if k.Later != "" {
-			usage += " (not available yet)"
+			usage += " (" + config.NotAvailable + ")"
 		}
 		flags.Var(&keyFlag{key: k}, k.Flag(), usage)
 		if k.IsBool() {

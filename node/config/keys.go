@@ -150,8 +150,8 @@ func (k Key) Kind() string {
 	}
 }
 
-// notAvailable marks keys of later versions.
-const notAvailable = "not available yet"
+// NotAvailable marks keys of later versions where people read of them.
+const NotAvailable = "not available yet"
 
 // Reference is the table for people, one key a line in aligned columns: name, default, environment variable, meaning.
 func Reference() string {
@@ -170,7 +170,7 @@ func Reference() string {
 			notes += "; SIGHUP reloads it"
 		}
 		if k.Later != "" {
-			notes += "; " + notAvailable
+			notes += "; " + NotAvailable
 		}
 		if def == "" {
 			def = "none"

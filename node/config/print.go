@@ -31,7 +31,7 @@ func (c Config) Print(w io.Writer) error {
 		}
 		note := c.Origin(k.Name)
 		if k.Later != "" {
-			note = notAvailable
+			note = NotAvailable
 		}
 		if _, err := fmt.Fprintf(w, "%s%s  # %s\n", indent, line, note); err != nil {
 			return err

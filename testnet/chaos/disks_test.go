@@ -47,14 +47,7 @@ func TestDisksThatAreWipedRolledBackOrDamaged(t *testing.T) {
 		}
 	}
 	d.progress(100)
-	l.stopPublishing()
-	ends := w.readBack()
-	l.finishReaders(ends)
-	for node := range m.Nodes() {
-		w.readAlone(m, node, ends)
-	}
-	noneEndedByItself(t, m)
-	w.verdict()
+	w.judgeEachReplica(m, l)
 }
 
 // disks is a mesh whose disks suffer.

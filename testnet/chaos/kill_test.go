@@ -46,13 +46,20 @@ func TestKillsLoseNothing(t *testing.T) {
 		waitWhole(t, m)
 	}
 	w.progress(5 * publishers)
+	w.judgeEachReplica(m, l)
+}
+
+// judgeEachReplica ends the load, reads everything through all nodes and from each one's own replicas, and holds the history against the
+// promises.
+func (w *world) judgeEachReplica(m *dev.Mesh, l *load) {
+	w.t.Helper()
 	l.stopPublishing()
 	ends := w.readBack()
 	l.finishReaders(ends)
 	for node := range m.Nodes() {
 		w.readAlone(m, node, ends)
 	}
-	noneEndedByItself(t, m)
+	noneEndedByItself(w.t, m)
 	w.verdict()
 }
 
