@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -149,6 +150,45 @@ func TestDamagedReplicaVotesAndDoesNotLeadUntilItHasTheBytesAgain(t *testing.T) 
 			t.Errorf("the mended replica is not made owner: %v", err)
 		}
 		m.put(third.i, "s", "k", "owned by the mended one")
+	})
+}
+
+// A damaged replica applies nothing, so that it knows the members of the time before. When they are gone, it asks the one that speaks to it.
+func TestDamagedReplicaGetsItsBytesFromAMemberThatCameSince(t *testing.T) {
+	inMesh(t, 5, nil, func(t *testing.T, m *mesh) {
+		g := m.create("s", StreamConfig{Partitions: 1}).Partitions[0].Group
+		for i := range 40 {
+			m.put(0, "s", "k", fmt.Sprint(i))
+		}
+		owner := m.owner(g)
+		var followers, others []*node
+		on := m.members(g)
+		for _, nd := range m.nodes {
+			switch {
+			case !slices.Contains(on, nd.id):
+				others = append(others, nd)
+			case nd != owner:
+				followers = append(followers, nd)
+			}
+		}
+		hurt, leaves, comes := followers[0], followers[1], others[0]
+		virtual.Sleep(100 * time.Millisecond)
+		hurt.checkpoint()
+		m.move(g, leaves, comes)
+		hurt.crash() // its journal has the change of members, its state does not
+		flip(t, hurt.segments(g)[0])
+		owner.stop()
+		hurt.start()
+		isThere := func(mem replica.Member) bool { return mem.Node == comes.id }
+		if st := hurt.status(g); st.Damage == nil || slices.ContainsFunc(st.Members, isThere) {
+			t.Fatalf("the replica is not damaged, or knows of the newcomer: %+v", st)
+		}
+		m.until("the replica is mended", func() bool { return hurt.status(g).Damage == nil })
+		m.put(hurt.i, "s", "k", "after")
+		m.until("it has applied everything", func() bool { return hurt.status(g).Applied == comes.status(g).Applied })
+		if !bytes.Equal(hurt.raw(g), comes.raw(g)) {
+			t.Error("the replicas differ")
+		}
 	})
 }
 

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -135,10 +136,14 @@ func (g *Group) tickDamaged() {
 	}
 }
 
-// startMend asks the other members for the damaged bytes, one after the other, the owner first.
+// startMend asks the other members for the damaged bytes, one after the other, the owner first. A damaged replica applies no change of
+// members, so that those it knows of may all be gone: whoever speaks to it as one that came since is asked, too.
 func (g *Group) startMend() {
 	m := &g.mend
 	others := g.others()
+	for id, node := range g.strangers {
+		others = append(others, Member{ID: id, Node: node})
+	}
 	if len(others) == 0 {
 		m.after = g.ticks + 1<<10
 		if !m.alone {
@@ -150,14 +155,14 @@ func (g *Group) startMend() {
 		return
 	}
 	lead := ring.ReplicaID(g.rn.BasicStatus().Lead)
-	slices.SortStableFunc(others, func(a, b Member) int {
-		switch {
-		case a.ID == lead && b.ID != lead:
+	slices.SortFunc(others, func(a, b Member) int {
+		switch lead {
+		case a.ID:
 			return -1
-		case b.ID == lead && a.ID != lead:
+		case b.ID:
 			return 1
 		}
-		return 0
+		return cmp.Compare(a.ID, b.ID)
 	})
 	m.running = true
 	m.tries++
