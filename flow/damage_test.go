@@ -161,17 +161,9 @@ func TestDamagedReplicaGetsItsBytesFromAMemberThatCameSince(t *testing.T) {
 			m.put(0, "s", "k", fmt.Sprint(i))
 		}
 		owner := m.owner(g)
-		var followers, others []*node
-		on := m.members(g)
-		for _, nd := range m.nodes {
-			switch {
-			case !slices.Contains(on, nd.id):
-				others = append(others, nd)
-			case nd != owner:
-				followers = append(followers, nd)
-			}
-		}
-		hurt, leaves, comes := followers[0], followers[1], others[0]
+		with, without := m.holders(g)
+		followers := slices.DeleteFunc(with, func(nd *node) bool { return nd == owner })
+		hurt, leaves, comes := followers[0], followers[1], without[0]
 		virtual.Sleep(100 * time.Millisecond)
 		hurt.checkpoint()
 		m.move(g, leaves, comes)

@@ -23,6 +23,20 @@ func (m *mesh) members(g ring.GroupID) (out []ring.NodeID) {
 	return out
 }
 
+// holders are the nodes with a replica of the group, by the owner's word, and those without.
+func (m *mesh) holders(g ring.GroupID) (with, without []*node) {
+	m.t.Helper()
+	on := m.members(g)
+	for _, nd := range m.nodes {
+		if slices.Contains(on, nd.id) {
+			with = append(with, nd)
+		} else {
+			without = append(without, nd)
+		}
+	}
+	return with, without
+}
+
 // move moves a replica and waits until it is gone from where it was.
 func (m *mesh) move(g ring.GroupID, from, to *node) {
 	m.t.Helper()
@@ -98,15 +112,7 @@ func TestReadersAndPublishersGoOnWhileReplicasMove(t *testing.T) {
 				}
 			}
 		})
-		held := m.members(g)
-		var from, to []*node
-		for _, nd := range m.nodes {
-			if slices.Contains(held, nd.id) {
-				from = append(from, nd)
-			} else {
-				to = append(to, nd)
-			}
-		}
+		from, to := m.holders(g)
 		if len(from) != 3 || len(to) != 3 {
 			t.Fatalf("%d and %d nodes", len(from), len(to))
 		}
@@ -152,10 +158,9 @@ func TestBirthsBringNoFounderBackThatMovedAway(t *testing.T) {
 		info := m.create("orders", StreamConfig{Partitions: 1})
 		g := info.Partitions[0].Group
 		m.put(0, "orders", "k", "v")
-		held := m.members(g)
-		from := m.nodes[slices.IndexFunc(m.nodes, func(nd *node) bool { return nd.id == held[0] })]
-		to := m.nodes[slices.IndexFunc(m.nodes, func(nd *node) bool { return !slices.Contains(held, nd.id) })]
-		m.move(g, from, to)
+		with, without := m.holders(g)
+		from := with[0]
+		m.move(g, from, without[0])
 		shard := ring.CatalogGroup(m.id, 0)
 		owner := m.owner(shard)
 		next := m.nodes[(owner.i+1)%len(m.nodes)]

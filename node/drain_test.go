@@ -133,7 +133,7 @@ func TestACopyMovesFromOneNodeToAnother(t *testing.T) {
 		t.Fatal("a dry run moved it")
 	}
 	op := m.ask(to, 202, "POST", path, body)
-	if again := m.ask(to, 202, "POST", path, body); again.Keeper == op.Keeper && again.ID != op.ID { // the owner itself moves: by now it may be another
+	if again := m.ask(to, 202, "POST", path, body); again.ID != op.ID {
 		t.Errorf("a repeated move is another operation: %+v", again)
 	}
 	m.poll("the copy has moved", 60*time.Second, func() bool { return has(to) && !has(from) })
@@ -146,6 +146,33 @@ func TestACopyMovesFromOneNodeToAnother(t *testing.T) {
 		if m.problemOf(answer).Code != want || strings.Contains(answer, m.nodes[from].data.id.NodeID.String()) {
 			t.Errorf("%d %s", code, answer)
 		}
+	}
+}
+
+// An owner whose own copy moves hands the ownership over first: the next owner, asked for the same move, finds it where it began.
+func TestARepeatedMoveIsFoundWithTheOwnerThatBeganIt(t *testing.T) {
+	t.Parallel()
+	m := startMesh(t, 2)
+	began, next := m.nodes[0], m.nodes[1]
+	var p ring.PartitionID
+	op, err := began.ops.add(ops.Operation{Kind: ops.Move, State: ops.Running, Stream: "s", Partition: &p, From: "n0", To: "n1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := ops.Request{Kind: ops.Move, Stream: "s", From: began.data.id.NodeID.String(), To: next.data.id.NodeID.String()}
+	if got, ok := next.ops.begunBy(t.Context(), began.data.id.NodeID, req); !ok || got.ID != op.ID {
+		t.Errorf("found %v: %+v", ok, got)
+	}
+	other, dry := req, req
+	other.Partition, dry.DryRun = 1, true
+	for what, r := range map[string]ops.Request{"another partition": other, "a dry run": dry} {
+		if got, ok := next.ops.begunBy(t.Context(), began.data.id.NodeID, r); ok {
+			t.Errorf("%s is taken for it: %+v", what, got)
+		}
+	}
+	began.ops.update(op.ID, func(op *ops.Operation) { op.State = ops.Done })
+	if got, ok := next.ops.begunBy(t.Context(), began.data.id.NodeID, req); ok {
+		t.Errorf("what is over is found: %+v", got)
 	}
 }
 

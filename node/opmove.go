@@ -22,7 +22,6 @@ const (
 
 // move has one copy of a group that is owned here go to another node.
 func (o *operator) move(ctx context.Context, g *replica.Group, op ops.Operation, from, to ring.NodeID, dryRun bool) (ops.Operation, error) {
-	op.From = o.n.dir.Name(from)
 	st, what := g.Status(), fmt.Sprintf("%s partition %d", op.Stream, *op.Partition)
 	group := st.Group
 	leaves, _ := o.n.report(g, st).On(from)
@@ -38,6 +37,34 @@ func (o *operator) move(ctx context.Context, g *replica.Group, op ops.Operation,
 		return o.planned(op), nil
 	}
 	return o.begin(op, func(ctx context.Context, id string) { o.followMove(ctx, id, group, leaves, to) })
+}
+
+// begunBy finds a move with the node that it leaves: an owner hands the ownership over before its own copy moves, and keeps the operation.
+func (o *operator) begunBy(ctx context.Context, from ring.NodeID, req ops.Request) (ops.Operation, bool) {
+	if req.DryRun || from == o.self() || !o.n.dir.Alive(from) {
+		return ops.Operation{}, false
+	}
+	ctx, cancel := context.WithTimeout(ctx, listWait)
+	defer cancel()
+	ans, err := o.call(ctx, from, opsQuestion{Op: opsRunning, Request: req})
+	if err != nil { // then it cannot agree to a move either; or it is of an earlier version
+		o.n.log.Debug("the node that a copy is to leave does not say whether that is under way", "peer", from.String(), "err", err)
+	}
+	return ans.first(), len(ans.Operations) > 0
+}
+
+// underWay is the move that a request asks for, where this node keeps it and it is not over.
+func (o *operator) underWay(req ops.Request) ([]ops.Operation, error) {
+	op, _, _, err := o.about(req)
+	if err != nil {
+		return nil, err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if r, ok := o.table.Running(op); ok {
+		return []ops.Operation{r}, nil
+	}
+	return nil, nil
 }
 
 // impossible is a refusal of a move in words: whoever is asked again would refuse again, so nobody is.

@@ -71,22 +71,36 @@ func (o *operator) own(ctx context.Context, req ops.Request, group ring.GroupID)
 	if err != nil {
 		return ops.Operation{}, err
 	}
-	to, err := ring.ParseNodeID(req.To)
+	op, from, to, err := o.about(req)
 	if err != nil {
-		return ops.Operation{}, wire.Errorf(wire.KindInvalid, "", "the node to go to is no id")
+		return op, err
 	}
-	op := ops.Operation{Kind: req.Kind, State: ops.Running, Stream: req.Stream, Partition: &req.Partition, To: o.n.dir.Name(to)}
 	switch req.Kind {
 	case ops.Transfer:
 		return o.transfer(g, op, to, req.DryRun)
 	case ops.Move:
-		from, err := ring.ParseNodeID(req.From)
-		if err != nil {
-			return op, wire.Errorf(wire.KindInvalid, "", "the node to leave is no id")
+		if r, ok := o.begunBy(ctx, from, req); ok {
+			return r, nil
 		}
 		return o.move(ctx, g, op, from, to, req.DryRun)
 	}
 	return op, wire.Errorf(wire.KindInvalid, "", "operation %q is not known to this version", string(req.Kind))
+}
+
+// about is the operation that a request about a partition asks for, and the nodes that it names by their ids.
+func (o *operator) about(req ops.Request) (op ops.Operation, from, to ring.NodeID, err error) {
+	if to, err = ring.ParseNodeID(req.To); err != nil {
+		return op, from, to, wire.Errorf(wire.KindInvalid, "", "the node to go to is no id")
+	}
+	op = ops.Operation{Kind: req.Kind, State: ops.Running, Stream: req.Stream, Partition: &req.Partition, To: o.n.dir.Name(to)}
+	if req.Kind != ops.Move {
+		return op, from, to, nil
+	}
+	if from, err = ring.ParseNodeID(req.From); err != nil {
+		return op, from, to, wire.Errorf(wire.KindInvalid, "", "the node to leave is no id")
+	}
+	op.From = o.n.dir.Name(from)
+	return op, from, to, nil
 }
 
 // transferWait is how long a hand-over may take before it counts as failed.

@@ -16,6 +16,7 @@ const (
 	opsGet     opsOp = 2 // the operation ID
 	opsList    opsOp = 3 // the operations kept there, of which Page
 	opsReports opsOp = 4 // the groups owned there, in order of their ids, behind After
+	opsRunning opsOp = 5 // the move that Request asks for, where it is under way and kept there
 )
 
 type opsQuestion struct {
@@ -66,6 +67,8 @@ func (o *operator) handle(ctx context.Context, _ ring.NodeID, body []byte) ([]by
 		ans.Operations, ans.More = q.Page.Of(o.list())
 	case opsReports:
 		ans.Reports, ans.More = o.reports.own(q.After)
+	case opsRunning:
+		ans.Operations, err = o.underWay(q.Request)
 	default:
 		err = wire.Errorf(wire.KindInvalid, "", "question %d about operations is not known to this version", q.Op)
 	}

@@ -1,11 +1,11 @@
 package replica
 
 import (
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -141,8 +141,8 @@ func (g *Group) tickDamaged() {
 func (g *Group) startMend() {
 	m := &g.mend
 	others := g.others()
-	for id, node := range g.strangers {
-		others = append(others, Member{ID: id, Node: node})
+	for _, id := range slices.Sorted(maps.Keys(g.strangers)) {
+		others = append(others, Member{ID: id, Node: g.strangers[id]})
 	}
 	if len(others) == 0 {
 		m.after = g.ticks + 1<<10
@@ -155,15 +155,9 @@ func (g *Group) startMend() {
 		return
 	}
 	lead := ring.ReplicaID(g.rn.BasicStatus().Lead)
-	slices.SortFunc(others, func(a, b Member) int {
-		switch lead {
-		case a.ID:
-			return -1
-		case b.ID:
-			return 1
-		}
-		return cmp.Compare(a.ID, b.ID)
-	})
+	if i := slices.IndexFunc(others, func(o Member) bool { return o.ID == lead }); i > 0 {
+		others[0], others[i] = others[i], others[0]
+	}
 	m.running = true
 	m.tries++
 	sm := g.sm.(Mender)

@@ -147,7 +147,7 @@ func (m *mesh) create(stream string, partitions int) []client.MeshPartition {
 }
 
 // patience is how long a mesh may take to come to something on a busy host.
-const patience = 3 * time.Minute
+const patience = time.Minute
 
 func (m *mesh) eventually(what string, ok func() bool) {
 	m.t.Helper()
