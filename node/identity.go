@@ -56,7 +56,7 @@ type dataDir struct {
 
 // openDataDir locks the directory, reads or makes the identity, and counts this start.
 func openDataDir(path, clusterID string) (*dataDir, error) {
-	if err := os.MkdirAll(path, 0o750); err != nil {
+	if err := makeDir(path); err != nil {
 		return nil, fmt.Errorf("data_dir: %w", err)
 	}
 	lock, err := lockFile(filepath.Join(path, "lock"))
@@ -161,6 +161,22 @@ func replaceFile(path string, b []byte) error {
 		return err
 	}
 	return syncDir(filepath.Dir(path))
+}
+
+// makeDir makes a directory, and those above it that are missing, durably. Those that are there may belong to others: they stay as they are.
+func makeDir(path string) error {
+	_, err := os.Stat(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	parent := filepath.Dir(path)
+	if err := makeDir(parent); err != nil {
+		return err
+	}
+	if err := os.Mkdir(path, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return syncDir(parent)
 }
 
 func syncDir(path string) error {

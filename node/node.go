@@ -250,13 +250,15 @@ func (n *Node) openDisk() (err error) {
 		return n.damaged(reasonDamagedState, err)
 	}
 	n.onClose(n.store.Close)
-	return nil
+	return makeDir(n.partitionsDir())
 }
+
+func (n *Node) partitionsDir() string { return filepath.Join(n.data.path, "partitions") }
 
 func (n *Node) openHost() (err error) {
 	cfg := replica.DefaultConfig()
 	cfg.Self, cfg.Journal, cfg.Store = n.data.id.NodeID, n.journal, n.store
-	parts := partition.Config{Dir: filepath.Join(n.data.path, "partitions"), Store: n.store,
+	parts := partition.Config{Dir: n.partitionsDir(), Store: n.store,
 		Logger: n.log, Metrics: partition.NewMetrics(n.registry), Limit: partition.NewNodeLimit(identityLimit),
 		Segments: log.SegmentConfig{Tails: log.NewTailBudget(tailBytes)}}
 	cfg.Factories = map[replica.GroupKind]replica.Factory{

@@ -65,7 +65,7 @@ func (d *dataDir) giveUp(reason, detail string) error {
 func (d *dataDir) setAside() error {
 	g := d.id.GivenUp
 	dir := filepath.Join(d.path, quarantineDir, g.Dir)
-	if err := os.MkdirAll(dir, 0o750); err != nil {
+	if err := makeDir(dir); err != nil {
 		return fmt.Errorf("data_dir: set aside: %w", err)
 	}
 	entries, err := os.ReadDir(d.path)

@@ -387,7 +387,7 @@ func (r *recovery) perform(ctx context.Context) error {
 		return err
 	}
 	dir := filepath.Join(r.dir.path, recoverDir)
-	if err := os.MkdirAll(dir, 0o750); err != nil {
+	if err := makeDir(dir); err != nil {
 		return fmt.Errorf("data_dir: %w", err)
 	}
 	r.report.Audit = filepath.Join(dir, r.report.At.Format("20060102T150405Z")+".json")

@@ -293,7 +293,7 @@ func TestJournalReadErrorNamesTheEntry(t *testing.T) {
 	defer func() { _ = j.Close() }()
 	appendSync(t, j, Write{Group: testGroup(0), Entries: entries(1, 1, 3, 100)})
 	s := j.groups[testGroup(0)].slots[1]
-	if _, err := j.files[0].f.WriteAt([]byte{0xff}, int64(s.off)+recordSize+5); err != nil {
+	if _, err := j.files[0].f.(osFile).WriteAt([]byte{0xff}, int64(s.off)+recordSize+5); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := j.Entries(testGroup(0), 2, 3, 1000); wire.KindOf(err) != wire.KindCorrupt {

@@ -13,6 +13,9 @@
 // wire.KindCorrupt which names the file and the position; nothing is cut away or deleted then. Bytes after the last durable
 // position that do not check out are a write that never finished, and go.
 //
+// All but the store goes through a file system of its own (FS), so that tests can take the power away at any moment. A file counts as durable
+// once its own sync, and those of the directories that lead to it, have returned.
+//
 // ReadJournal, InspectJournal, InspectSegments and a read-only store are for people who look at a node that does not run: they judge as the
 // openings do, and change nothing.
 //

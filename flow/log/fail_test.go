@@ -22,7 +22,7 @@ func TestJournalIsDoneForGoodAfterAFailedWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = ro.Close() }()
-	if err := unix.Dup3(int(ro.Fd()), int(j.files[0].f.Fd()), 0); err != nil {
+	if err := unix.Dup3(int(ro.Fd()), int(j.files[0].f.(osFile).Fd()), 0); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 3 {
@@ -155,9 +155,9 @@ func TestJournalLeavesNoSpareFileBehindWhenItIsKilledWhileItOpens(t *testing.T) 
 			t.Fatal(err)
 		}
 	}
-	killed := FileJournal{cfg: JournalConfig{Dir: dir, FileBytes: 8 << 10}}
+	killed := FileJournal{cfg: JournalConfig{Dir: dir, FileBytes: 8 << 10, FS: OS{}}}
 	keep := func() (*spare, error) {
-		_, paths, err := listJournal(dir)
+		_, paths, err := listJournal(OS{}, dir)
 		if err != nil {
 			t.Fatal(err)
 		}

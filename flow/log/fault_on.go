@@ -49,7 +49,7 @@ type faultPlan struct {
 	count     atomic.Int64
 }
 
-func syncFile(f *os.File) error {
+func syncFile(f File) error {
 	p := faults()
 	if p.delay > 0 && p.slowNow() {
 		time.Sleep(p.delay)
@@ -57,7 +57,7 @@ func syncFile(f *os.File) error {
 	if n := p.count.Add(1); p.failAfter >= 0 && n > p.failAfter {
 		return &os.PathError{Op: "fdatasync", Path: f.Name(), Err: unix.EIO}
 	}
-	return fdatasync(f)
+	return f.Sync()
 }
 
 func (p *faultPlan) slowNow() bool { return p.while == "" || isThere(p.while) }

@@ -4,16 +4,12 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/skeinmesh/skein/transport/wire"
-	"golang.org/x/sys/unix"
 )
 
 // journalFile is one file with a sequence number. The writer alone uses durable, and end and f for writing; FileJournal.mu guards
@@ -21,7 +17,7 @@ import (
 type journalFile struct {
 	seq, nonce uint64
 	path       string
-	f          *os.File
+	f          File
 	size       int64 // allocated
 	prevEnd    int64 // where the file before ended
 	end        int64 // of the last unit
@@ -64,22 +60,9 @@ func randomNonce() uint64 {
 	return binary.LittleEndian.Uint64(b[:])
 }
 
-// lockDir makes sure that one process at a time has the directory. The kernel drops the lock with the process.
-func lockDir(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o640)
-	if err != nil {
-		return nil, ioError("lock journal", err)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		_ = f.Close()
-		return nil, wire.Errorf(wire.KindConflict, "", "%s is in use by another process", dir)
-	}
-	return f, nil
-}
-
 // spare is a zero-filled, or recycled, file on its way to a sequence number.
 type spare struct {
-	f    *os.File
+	f    File
 	path string
 	err  error
 }
@@ -87,8 +70,7 @@ type spare struct {
 // preparer keeps one file ready: writing zeros costs more than a commit may wait, and a file whose blocks are all written
 // needs no metadata at an fsync.
 type preparer struct {
-	dir      string
-	size     int64
+	cfg      *JournalConfig
 	ready    chan spare // unbuffered: the preparer holds the one that is ready
 	recycled chan spare // bound 1: an old file instead of a new one; more are deleted
 	ctx      context.Context
@@ -96,8 +78,8 @@ type preparer struct {
 	next     int
 }
 
-func (p *preparer) init(dir string, size int64, first *spare) {
-	p.dir, p.size = dir, size
+func (p *preparer) init(cfg *JournalConfig, first *spare) {
+	p.cfg = cfg
 	p.ready, p.recycled = make(chan spare), make(chan spare, 1)
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	if first != nil {
@@ -119,7 +101,7 @@ func (p *preparer) run() {
 		case s = <-p.recycled:
 		default:
 			p.next++
-			s = makeSpare(p.ctx, filepath.Join(p.dir, fmt.Sprintf("%snew-%d", sparePrefix, p.next)), p.size)
+			s = p.make(fmt.Sprintf("%snew-%d", sparePrefix, p.next), p.cfg.FileBytes)
 		}
 		select {
 		case p.ready <- s:
@@ -132,37 +114,37 @@ func (p *preparer) run() {
 	}
 }
 
-// makeSpare makes a file of zeros. It bears its name only once it is complete.
-func makeSpare(ctx context.Context, path string, size int64) spare {
+// make makes a file of zeros. It bears its name only once it is complete.
+func (p *preparer) make(name string, size int64) spare {
+	fsys, path := p.cfg.FS, filepath.Join(p.cfg.Dir, name)
 	if err := spaceFor(path); err != nil {
 		return spare{err: err}
 	}
-	f, err := os.OpenFile(path+tmpSuffix, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o640)
+	f, err := fsys.Open(path+tmpSuffix, os.O_RDWR|os.O_CREATE|os.O_TRUNC)
 	if err != nil {
 		return spare{err: err}
 	}
-	err = zeroFill(ctx, f, size)
+	err = zeroFill(p.ctx, f, size)
 	if err == nil {
-		err = firstError(fdatasync(f), os.Rename(path+tmpSuffix, path))
+		err = firstError(f.Sync(), fsys.Rename(path+tmpSuffix, path))
 	}
 	if err != nil {
-		return spare{err: firstError(err, f.Close(), os.Remove(path+tmpSuffix))}
+		return spare{err: firstError(err, f.Close(), fsys.Remove(path+tmpSuffix))}
 	}
 	return spare{f: f, path: path}
 }
 
 // zeroFill reserves the space, then writes it: reserved extents alone would be converted, with metadata, at each fsync.
-func zeroFill(ctx context.Context, f *os.File, size int64) error {
-	err := unix.Fallocate(int(f.Fd()), 0, 0, size)
-	if err != nil && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EINTR) {
-		return &os.PathError{Op: "fallocate", Path: f.Name(), Err: err}
+func zeroFill(ctx context.Context, f File, size int64) error {
+	if err := f.Allocate(size); err != nil {
+		return err
 	}
 	zeros := make([]byte, min(size, 256<<10))
 	for off := int64(0); off < size; off += int64(len(zeros)) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if _, err := f.WriteAt(zeros[:min(size-off, int64(len(zeros)))], off); err != nil {
+		if err := f.WriteV([][]byte{zeros[:min(size-off, int64(len(zeros)))]}, off); err != nil {
 			return err
 		}
 	}
@@ -181,7 +163,7 @@ func (w *writer) takeSpare(size int64) (spare, error) {
 	for {
 		var s spare
 		if size > j.cfg.FileBytes {
-			s = makeSpare(j.prep.ctx, filepath.Join(j.cfg.Dir, sparePrefix+"large"), size)
+			s = j.prep.make(sparePrefix+"large", size)
 		} else {
 			select {
 			case s = <-j.prep.ready:
@@ -289,10 +271,10 @@ func (j *FileJournal) dispose(f *journalFile, recycle bool) error {
 		if recycle {
 			_ = f.f.Close()
 		}
-		return ioError("journal trim", firstError(os.Remove(f.path), syncDir(j.cfg.Dir)))
+		return ioError("journal trim", firstError(j.cfg.FS.Remove(f.path), j.cfg.FS.SyncDir(j.cfg.Dir)))
 	}
 	s := spare{f: f.f, path: filepath.Join(j.cfg.Dir, fmt.Sprintf("%s%016x", sparePrefix, f.seq))}
-	if err := firstError(os.Rename(f.path, s.path), syncDir(j.cfg.Dir)); err != nil {
+	if err := firstError(j.cfg.FS.Rename(f.path, s.path), j.cfg.FS.SyncDir(j.cfg.Dir)); err != nil {
 		return ioError("journal trim", err)
 	}
 	j.prep.recycled <- s // only this goroutine fills it, and it has room

@@ -42,7 +42,7 @@ type Finding struct {
 }
 
 // openInspected opens a file, which must be a regular one: nothing else can be read without side effects.
-func openInspected(path string) (*os.File, int64, error) {
+func openInspected(path string) (File, int64, error) {
 	st, err := os.Stat(path)
 	if err != nil {
 		return nil, 0, err
@@ -50,7 +50,7 @@ func openInspected(path string) (*os.File, int64, error) {
 	if !st.Mode().IsRegular() {
 		return nil, 0, fmt.Errorf("%s is not a regular file", path)
 	}
-	f, err := os.Open(path)
+	f, err := OS{}.Open(path, os.O_RDONLY)
 	return f, st.Size(), err
 }
 
@@ -60,7 +60,7 @@ func ReadJournal(dir string) ([]GroupState, error) {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	j := &FileJournal{cfg: JournalConfig{Dir: dir}, readOnly: true, groups: map[ring.GroupID]*group{}}
+	j := &FileJournal{cfg: JournalConfig{Dir: dir, FS: OS{}}, readOnly: true, groups: map[ring.GroupID]*group{}}
 	defer j.closeFiles()
 	_, err := j.recover()
 	return j.Groups(), err

@@ -46,7 +46,7 @@ type JournalRecord struct {
 // InspectJournal reads all files of the journal in dir. What it finds torn or damaged is what OpenJournal finds, but for records that
 // check out and make no sense together: only ReadJournal knows them.
 func InspectJournal(dir string, v JournalVisitor) error {
-	seqs, _, err := listJournal(dir)
+	seqs, _, err := listJournal(OS{}, dir)
 	if err != nil {
 		return err
 	}

@@ -28,7 +28,7 @@ type InspectedBatch struct {
 // InspectSegments reads all bytes of the files in dir that hold offset from and later ones, and judges what does not check out as
 // OpenSegments would with r. Without r nobody knows what was durable: whatever does not check out is damage then.
 func InspectSegments(dir string, r *Recovery, from uint64, v SegmentVisitor) error {
-	bases, err := listSegments(dir)
+	bases, err := listSegments(OS{}, dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -92,7 +92,7 @@ func (w *segmentWalk) found(kind FindingKind, path string, pos, end int64, forma
 
 // readNotes reads the small records beside the batches, and that of the small state.
 func (w *segmentWalk) readNotes() error {
-	why, files, err := Damaged(w.dir)
+	why, files, err := Damaged(OS{}, w.dir)
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (w *segmentWalk) readNotes() error {
 			return err
 		}
 	}
-	if w.mark, err = readMark(w.dir); err != nil {
+	if w.mark, err = readMark(OS{}, w.dir); err != nil {
 		if wire.KindOf(err) != wire.KindCorrupt {
 			return err
 		}

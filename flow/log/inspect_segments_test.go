@@ -134,7 +134,7 @@ func TestInspectedSegmentsTellWhatTheNextStartCuts(t *testing.T) {
 	if found := inspectSegments(t, dir, nil, 0); !found.damage() {
 		t.Fatal("where nobody knows what was durable, a cut file is not called damaged")
 	}
-	if err := MarkDamaged(dir, errors.New("read wrong"), []string{"a"}); err != nil {
+	if err := MarkDamaged(OS{}, dir, errors.New("read wrong"), []string{"a"}); err != nil {
 		t.Fatal(err)
 	}
 	if found := inspectSegments(t, dir, &r, 0); !found.damage() || !strings.Contains(found.findings[0].Detail, "read wrong") {
@@ -165,14 +165,14 @@ func TestInspectedSegmentsKnowWhatWasTrimmedAndReset(t *testing.T) {
 		t.Fatal(err)
 	}
 	found := inspectSegments(t, dir, &r, 0)
-	if bases, err := listSegments(dir); err != nil || bases[0] == 0 || found.batches[0] != bases[0] || len(found.findings) > 0 {
+	if bases, err := listSegments(OS{}, dir); err != nil || bases[0] == 0 || found.batches[0] != bases[0] || len(found.findings) > 0 {
 		t.Fatalf("%v, %v, %+v", bases, err, found)
 	}
 	patch(t, segmentPath(dir, found.batches[0]), func(b []byte) []byte { b[0] ^= 1; return b })
 	if from := inspectSegments(t, dir, &r, 79); len(from.findings) > 0 {
 		t.Fatalf("it looked before offset 79: %+v", from.findings)
 	}
-	if err := writeMark(dir, trimMark{start: 1000, resetAt: 1000}); err != nil {
+	if err := writeMark(OS{}, dir, trimMark{start: 1000, resetAt: 1000}); err != nil {
 		t.Fatal(err)
 	}
 	r.Start, r.Next = 1000, 1000

@@ -2,8 +2,9 @@ package log
 
 import (
 	"context"
+	"io"
 	"log/slog"
-	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 
@@ -16,6 +17,8 @@ import (
 type JournalConfig struct {
 	// Dir is the directory, made where it does not exist. One process at a time may have it open.
 	Dir string
+	// FS holds the directory; default OS.
+	FS FS
 	// FileBytes is the size of one file; default 64 MiB. A unit or a checkpoint that is larger gets a larger file.
 	FileBytes int64
 	// RetainBytes is how many bytes of files are kept for followers that lag; default 128 MiB. What was not released is kept
@@ -32,6 +35,9 @@ type JournalConfig struct {
 }
 
 func (c JournalConfig) withDefaults() JournalConfig {
+	if c.FS == nil {
+		c.FS = OS{}
+	}
 	if c.FileBytes == 0 {
 		c.FileBytes = 64 << 20
 	}
@@ -68,7 +74,7 @@ func (c JournalConfig) Validate() error {
 // the current file, and the preparer, which keeps one zero-filled file ahead of it.
 type FileJournal struct {
 	cfg     JournalConfig
-	lock    *os.File // holds the directory's lock
+	lock    io.Closer // holds the directory's lock
 	metrics *journalMetrics
 	log     *slog.Logger
 
@@ -108,11 +114,14 @@ func OpenJournal(cfg JournalConfig) (*FileJournal, error) {
 	j.cache.limit = cfg.CacheBytes
 	j.queue.init(cfg.QueueBytes)
 	j.w.j = j
-	if err := os.MkdirAll(cfg.Dir, 0o750); err != nil {
+	err := makeDirs(cfg.FS, cfg.Dir)
+	if err == nil {
+		err = syncDirs(cfg.FS, above(cfg.Dir, filepath.Dir(cfg.Dir)))
+	}
+	if err != nil {
 		return nil, ioError("open journal", err)
 	}
-	var err error
-	if j.lock, err = lockDir(cfg.Dir); err != nil {
+	if j.lock, err = cfg.FS.Lock(filepath.Join(cfg.Dir, "lock")); err != nil {
 		return nil, err
 	}
 	spare, err := j.recover()
@@ -120,7 +129,7 @@ func OpenJournal(cfg JournalConfig) (*FileJournal, error) {
 		j.closeFiles()
 		return nil, err
 	}
-	j.prep.init(cfg.Dir, cfg.FileBytes, spare)
+	j.prep.init(&j.cfg, spare)
 	j.done.Go(j.prep.run)
 	if err := j.w.roll(0); err != nil {
 		j.prep.stop()

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"sort"
@@ -16,7 +15,7 @@ import (
 
 // recover rebuilds the index from the files, oldest first, and returns a spare file where one was left.
 func (j *FileJournal) recover() (*spare, error) {
-	seqs, spares, err := listJournal(j.cfg.Dir)
+	seqs, spares, err := listJournal(j.cfg.FS, j.cfg.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -58,17 +57,17 @@ func (j *FileJournal) recover() (*spare, error) {
 }
 
 // listJournal returns the sequence numbers present, ascending, and the paths of spare files.
-func listJournal(dir string) (seqs []uint64, spares []string, err error) {
-	list, err := os.ReadDir(dir)
+func listJournal(fsys FS, dir string) (seqs []uint64, spares []string, err error) {
+	list, err := fsys.List(dir)
 	if err != nil {
 		return nil, nil, ioError("open journal", err)
 	}
-	for _, e := range list {
-		if seq, ok := parseFileName(e.Name()); ok {
+	for _, name := range list {
+		if seq, ok := parseFileName(name); ok {
 			seqs = append(seqs, seq)
 		}
-		if strings.HasPrefix(e.Name(), sparePrefix) {
-			spares = append(spares, filepath.Join(dir, e.Name()))
+		if strings.HasPrefix(name, sparePrefix) {
+			spares = append(spares, filepath.Join(dir, name))
 		}
 	}
 	sort.Slice(seqs, func(a, b int) bool { return seqs[a] < seqs[b] })
@@ -84,7 +83,7 @@ func (j *FileJournal) keepSpares(paths []string) (kept *spare, err error) {
 		if kept != nil && path == kept.path {
 			continue
 		}
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := removeIfThere(j.cfg.FS, path); err != nil {
 			return nil, ioError("open journal", err)
 		}
 	}
@@ -93,26 +92,22 @@ func (j *FileJournal) keepSpares(paths []string) (kept *spare, err error) {
 
 // keepSpare gives a spare file that an earlier run left a name that the preparer does not use; nil where it is of no use.
 func (j *FileJournal) keepSpare(path string) *spare {
-	st, err := os.Stat(path)
-	if err != nil || st.Size() != j.cfg.FileBytes {
+	f, err := j.cfg.FS.Open(path, os.O_RDWR)
+	if err != nil {
 		return nil
 	}
 	kept := filepath.Join(j.cfg.Dir, sparePrefix+"kept")
-	if os.Rename(path, kept) != nil {
-		return nil
-	}
-	f, err := os.OpenFile(kept, os.O_RDWR, 0)
-	if err != nil {
-		_ = os.Remove(kept)
+	if size, err := f.Size(); err != nil || size != j.cfg.FileBytes || j.cfg.FS.Rename(path, kept) != nil {
+		_ = f.Close()
 		return nil
 	}
 	return &spare{f: f, path: kept}
 }
 
 func (j *FileJournal) openFile(seq uint64, path string) error {
-	open := func() (*os.File, error) { return os.OpenFile(path, os.O_RDWR, 0) }
+	open := func() (File, error) { return j.cfg.FS.Open(path, os.O_RDWR) }
 	if j.readOnly {
-		open = func() (*os.File, error) { f, _, err := openInspected(path); return f, err }
+		open = func() (File, error) { f, _, err := openInspected(path); return f, err }
 	}
 	f, err := open()
 	if err != nil {
@@ -129,11 +124,11 @@ func (j *FileJournal) openFile(seq uint64, path string) error {
 
 // readHeader learns the file's size, and from its header all else that is known before its records are read.
 func (f *journalFile) readHeader() error {
-	st, err := f.f.Stat()
+	size, err := f.f.Size()
 	if err != nil {
 		return ioError("open journal", err)
 	}
-	f.size = st.Size()
+	f.size = size
 	buf := make([]byte, fileHeaderSize)
 	if _, err := io.ReadFull(io.NewSectionReader(f.f, 0, f.size), buf); err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return ioError("open journal", err)

@@ -16,27 +16,17 @@ import (
 const damageName = "damaged"
 
 // MarkDamaged notes, durably, that the segments in dir are damaged, and which files of them.
-func MarkDamaged(dir string, why error, files []string) error {
-	path := filepath.Join(dir, damageName)
+func MarkDamaged(fsys FS, dir string, why error, files []string) error {
 	text := strings.ReplaceAll(why.Error(), "\n", " ") + "\n"
 	for _, name := range files {
 		text += name + "\n"
 	}
-	f, err := os.OpenFile(path+tmpSuffix, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o640)
-	if err != nil {
-		return ioError("mark damaged segments", err)
-	}
-	_, err = f.WriteString(text)
-	err = firstError(err, syncFileIf(err == nil, f), f.Close())
-	if err == nil {
-		err = firstError(os.Rename(path+tmpSuffix, path), syncDir(dir))
-	}
-	return ioError("mark damaged segments", err)
+	return ioError("mark damaged segments", replaceFile(fsys, filepath.Join(dir, damageName), []byte(text), true))
 }
 
 // Damaged reads what MarkDamaged noted; nil where dir is not marked.
-func Damaged(dir string) (why error, files []string, err error) {
-	raw, err := os.ReadFile(filepath.Join(dir, damageName))
+func Damaged(fsys FS, dir string) (why error, files []string, err error) {
+	raw, err := readFile(fsys, filepath.Join(dir, damageName))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil, nil
 	}
@@ -49,8 +39,8 @@ func Damaged(dir string) (why error, files []string, err error) {
 
 // SetAside moves a damaged directory of segments to dst, without the files that are sound. Where it is not known which are not, it keeps
 // all. dst must not exist.
-func SetAside(dir, dst string) error {
-	_, files, err := Damaged(dir)
+func SetAside(fsys FS, dir, dst string) error {
+	_, files, err := Damaged(fsys, dir)
 	if err != nil {
 		return err
 	}
@@ -59,28 +49,33 @@ func SetAside(dir, dst string) error {
 		for _, name := range files {
 			bad[name] = true
 		}
-		list, err := os.ReadDir(dir)
+		list, err := fsys.List(dir)
 		if err != nil {
 			return ioError("set damaged segments aside", err)
 		}
-		for _, e := range list {
-			if bad[e.Name()] {
+		for _, name := range list {
+			if bad[name] {
 				continue
 			}
-			if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
+			if err := fsys.Remove(filepath.Join(dir, name)); err != nil {
 				return ioError("set damaged segments aside", err)
 			}
 		}
 	}
-	if err := os.MkdirAll(filepath.Dir(dst), 0o750); err != nil {
+	aside := filepath.Dir(dst)
+	if err := makeDirs(fsys, aside); err != nil {
 		return ioError("set damaged segments aside", err)
 	}
-	return ioError("set damaged segments aside", firstError(os.Rename(dir, dst), syncDir(filepath.Dir(dst))))
+	if err := fsys.SyncDir(filepath.Dir(aside)); err != nil { // else what goes there could be lost with its directory
+		return ioError("set damaged segments aside", err)
+	}
+	return ioError("set damaged segments aside", firstError(fsys.Rename(dir, dst), fsys.SyncDir(aside)))
 }
 
 // Salvage is what is sound in a damaged directory of segments: found by reading all of it, header and payload of each batch. It changes
 // nothing.
 type Salvage struct {
+	fsys FS
 	runs []sound
 	bad  []string // names of files with something else than sound batches
 }
@@ -93,12 +88,12 @@ type sound struct {
 }
 
 // OpenSalvage looks through the segments in dir for batches of entries up to applied.
-func OpenSalvage(dir string, applied uint64) (*Salvage, error) {
-	bases, err := listSegments(dir)
+func OpenSalvage(fsys FS, dir string, applied uint64) (*Salvage, error) {
+	bases, err := listSegments(fsys, dir)
 	if err != nil {
 		return nil, err
 	}
-	v := &Salvage{}
+	v := &Salvage{fsys: fsys}
 	for _, base := range bases {
 		path := segmentPath(dir, base)
 		if err := v.scan(path, applied); err != nil {
@@ -112,16 +107,16 @@ func OpenSalvage(dir string, applied uint64) (*Salvage, error) {
 func (v *Salvage) Bad() []string { return v.bad }
 
 func (v *Salvage) scan(path string, applied uint64) (err error) {
-	f, err := os.Open(path)
+	f, err := v.fsys.Open(path, os.O_RDONLY)
 	if err != nil {
 		return ioError("salvage segments", err)
 	}
 	defer func() { err = firstError(err, f.Close()) }()
-	st, err := f.Stat()
+	size, err := f.Size()
 	if err != nil {
 		return ioError("salvage segments", err)
 	}
-	sc := scanner{f: f, size: st.Size(), payloads: true}
+	sc := scanner{f: f, size: size, payloads: true}
 	row := sound{path: path}
 	flush := func() {
 		if row.end > row.pos {
@@ -210,7 +205,7 @@ func (v *Salvage) Copy(from uint64, fn func(m *batch.Meta, payload []byte) error
 			if from < r.base || from >= r.next {
 				continue
 			}
-			next, err := r.copy(from, fn)
+			next, err := r.copy(v.fsys, from, fn)
 			if err != nil {
 				return next, 0, err
 			}
@@ -220,8 +215,8 @@ func (v *Salvage) Copy(from uint64, fn func(m *batch.Meta, payload []byte) error
 	return from, v.After(from), nil
 }
 
-func (r *sound) copy(from uint64, fn func(m *batch.Meta, payload []byte) error) (next uint64, err error) {
-	f, err := os.Open(r.path)
+func (r *sound) copy(fsys FS, from uint64, fn func(m *batch.Meta, payload []byte) error) (next uint64, err error) {
+	f, err := fsys.Open(r.path, os.O_RDONLY)
 	if err != nil {
 		return from, ioError("salvage segments", err)
 	}

@@ -79,33 +79,16 @@ type trimMark struct{ start, resetAt uint64 }
 
 const markName = "start"
 
-func writeMark(dir string, m trimMark) error {
+func writeMark(fsys FS, dir string, m trimMark) error {
 	b := append(make([]byte, 0, 24), markMagic...)
 	b = binary.LittleEndian.AppendUint64(b, m.start)
 	b = sealRecord(binary.LittleEndian.AppendUint64(b, m.resetAt))
-	path := filepath.Join(dir, markName)
-	f, err := os.OpenFile(path+tmpSuffix, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o640)
-	if err != nil {
-		return ioError("segment trim", err)
-	}
-	_, err = f.Write(b)
-	err = firstError(err, syncFileIf(err == nil, f), f.Close())
-	if err == nil {
-		err = firstError(os.Rename(path+tmpSuffix, path), syncDir(dir))
-	}
-	return ioError("segment trim", err)
+	return ioError("segment trim", replaceFile(fsys, filepath.Join(dir, markName), b, true))
 }
 
-func syncFileIf(do bool, f *os.File) error {
-	if !do {
-		return nil
-	}
-	return syncFile(f)
-}
-
-func readMark(dir string) (m trimMark, err error) {
+func readMark(fsys FS, dir string) (m trimMark, err error) {
 	path := filepath.Join(dir, markName)
-	b, err := os.ReadFile(path)
+	b, err := readFile(fsys, path)
 	if errors.Is(err, os.ErrNotExist) {
 		return m, nil
 	}
@@ -164,10 +147,7 @@ func parseIndex(b []byte, seg *segment) bool {
 	return true
 }
 
-func writeIndex(dir string, seg *segment) error {
-	path := indexPath(dir, seg.base)
-	if err := os.WriteFile(path+tmpSuffix, appendIndex(nil, seg), 0o640); err != nil {
-		return err
-	}
-	return os.Rename(path+tmpSuffix, path)
+// writeIndex leaves the index of a complete file to the OS: it only saves time, and is checked where it is read.
+func writeIndex(fsys FS, dir string, seg *segment) error {
+	return replaceFile(fsys, indexPath(dir, seg.base), appendIndex(nil, seg), false)
 }

@@ -18,8 +18,8 @@ import (
 // Bad or missing bytes among those that were synced are an error of wire.KindCorrupt that names the file and the byte; then nothing is
 // changed. Payloads of complete files are not read; their checksums are verified when they are.
 func OpenSegments(dir string, cfg SegmentConfig, r Recovery) (*Segments, error) {
-	s := &Segments{dir: dir, cfg: cfg.withDefaults(), pins: map[*Pin]struct{}{}}
-	if err := os.MkdirAll(dir, 0o750); err != nil {
+	s := &Segments{dir: dir, cfg: cfg.withDefaults(dir), pins: map[*Pin]struct{}{}}
+	if err := makeDirs(s.cfg.FS, dir); err != nil {
 		return nil, ioError("open segments", err)
 	}
 	o := opening{s: s, r: r, scanned: map[*segment]bool{}}
@@ -42,7 +42,7 @@ type opening struct {
 }
 
 func (o *opening) run() error {
-	mark, err := readMark(o.s.dir)
+	mark, err := readMark(o.s.cfg.FS, o.s.dir)
 	if err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func (o *opening) run() error {
 	if o.synced.next <= mark.resetAt {
 		o.synced = syncedPos{}
 	}
-	bases, err := listSegments(o.s.dir)
+	bases, err := listSegments(o.s.cfg.FS, o.s.dir)
 	if err != nil {
 		return err
 	}
@@ -70,14 +70,14 @@ func (o *opening) run() error {
 }
 
 // listSegments returns the bases of all files, ascending.
-func listSegments(dir string) ([]uint64, error) {
-	list, err := os.ReadDir(dir)
+func listSegments(fsys FS, dir string) ([]uint64, error) {
+	list, err := fsys.List(dir)
 	if err != nil {
 		return nil, ioError("open segments", err)
 	}
 	var bases []uint64
-	for _, e := range list {
-		if digits, ok := strings.CutSuffix(e.Name(), SegmentSuffix); ok && len(digits) == 20 {
+	for _, name := range list {
+		if digits, ok := strings.CutSuffix(name, SegmentSuffix); ok && len(digits) == 20 {
 			if base, err := strconv.ParseUint(digits, 10, 64); err == nil {
 				bases = append(bases, base)
 			}
@@ -131,19 +131,17 @@ func (o *opening) missing(next uint64) bool {
 
 // loadFile fills seg and returns the position from which it is to be cut, or -1.
 func (o *opening) loadFile(seg *segment, last bool) (cut int64, err error) {
-	f, err := os.Open(seg.path)
+	f, err := o.s.cfg.FS.Open(seg.path, os.O_RDONLY)
 	if err != nil {
 		return -1, ioError("open segments", err)
 	}
 	defer func() { err = firstError(err, f.Close()) }()
-	st, err := f.Stat()
-	if err != nil {
+	if seg.size, err = f.Size(); err != nil {
 		return -1, ioError("open segments", err)
 	}
-	seg.size = st.Size()
 	durable := o.synced.lengthOf(seg.base, seg.size)
 	if !last && durable == seg.size {
-		if b, err := os.ReadFile(indexPath(o.s.dir, seg.base)); err == nil && parseIndex(b, seg) && seg.last <= o.r.AppliedIndex {
+		if b, err := readFile(o.s.cfg.FS, indexPath(o.s.dir, seg.base)); err == nil && parseIndex(b, seg) && seg.last <= o.r.AppliedIndex {
 			seg.synced, seg.sealed = seg.size, true
 			return -1, nil
 		}
@@ -175,13 +173,13 @@ func (o *opening) loadFile(seg *segment, last bool) (cut int64, err error) {
 func (o *opening) change() error {
 	s := o.s
 	for i := len(o.remove) - 1; i >= 0; i-- { // the last ones first: what is left is contiguous at each moment
-		if err := removeSegment(s.dir, o.remove[i]); err != nil {
+		if err := s.removeSegment(o.remove[i]); err != nil {
 			return ioError("open segments", err)
 		}
 	}
 	// A file that is empty now goes, unless it alone tells where the log goes on, now that those before it were trimmed.
 	if n := len(s.segs); n > 0 && s.segs[n-1].size == 0 && (n > 1 || s.segs[0].base == s.resetAt) {
-		if err := removeSegment(s.dir, s.segs[n-1].base); err != nil {
+		if err := s.removeSegment(s.segs[n-1].base); err != nil {
 			return ioError("open segments", err)
 		}
 		s.segs = s.segs[:n-1]
@@ -191,23 +189,23 @@ func (o *opening) change() error {
 		seg.sealed = i < len(s.segs)-1
 		if seg.sealed && seg.synced == seg.size {
 			if o.scanned[seg] {
-				_ = writeIndex(s.dir, seg) // only saves time
+				_ = writeIndex(s.cfg.FS, s.dir, seg) // only saves time
 			}
 			continue
 		}
-		f, err := os.OpenFile(seg.path, os.O_RDWR, 0)
+		f, err := s.cfg.FS.Open(seg.path, os.O_RDWR)
 		if err != nil {
 			return ioError("open segments", err)
 		}
 		seg.f = f
 		if !seg.sealed && o.cutAt >= 0 {
-			if err := firstError(removeIfThere(indexPath(s.dir, seg.base)), f.Truncate(o.cutAt), syncFile(f)); err != nil {
+			if err := firstError(removeIfThere(s.cfg.FS, indexPath(s.dir, seg.base)), f.Truncate(o.cutAt), syncFile(f)); err != nil {
 				return ioError("open segments", err)
 			}
 		}
 	}
 	if len(o.remove) > 0 || o.cutAt >= 0 {
-		if err := syncDir(s.dir); err != nil {
+		if err := s.cfg.FS.SyncDir(s.dir); err != nil {
 			return ioError("open segments", err)
 		}
 	}
@@ -222,13 +220,13 @@ func (o *opening) change() error {
 			break
 		}
 	}
-	s.dirDirty, s.untrimmed = true, true
+	s.dirDirty, s.untrimmed, s.above = true, true, above(s.dir, s.cfg.Root)
 	return nil
 }
 
 // scanner goes through the batches of one file.
 type scanner struct {
-	f        *os.File
+	f        File
 	size     int64
 	payloads bool // verify them, too
 	later    bool // it stopped at a batch that was not applied yet

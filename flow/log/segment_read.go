@@ -32,7 +32,7 @@ func (s *Segments) read(from uint64, maxBytes int, buf []byte, pin *Pin) ([]Stor
 	if err != nil || out != nil || p.path == "" {
 		return out, err
 	}
-	f, err := os.Open(p.path)
+	f, err := s.cfg.FS.Open(p.path, os.O_RDONLY)
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) {
 			s.mu.RLock()
@@ -95,7 +95,7 @@ func tailFrom(tail []StoredBatch, from uint64, maxBytes int) []StoredBatch {
 }
 
 // readBatches reads from p.pos, skips what ends at or before from, and returns the position after the last batch returned.
-func readBatches(f *os.File, p *place, from uint64, maxBytes int, buf []byte) (out []StoredBatch, end int64, err error) {
+func readBatches(f File, p *place, from uint64, maxBytes int, buf []byte) (out []StoredBatch, end int64, err error) {
 	pos, want := p.pos, int64(max(maxBytes, 4<<10))
 	for pos < p.size {
 		n := min(want, p.size-pos)
@@ -185,12 +185,12 @@ func (s *Segments) SeekTime(t int64) uint64 {
 	from := seg.sparse[k]
 	p := place{path: seg.path, base: seg.base, size: seg.size}
 	s.mu.RUnlock()
-	return max(start, seekTime(&p, from, t))
+	return max(start, s.seekTime(&p, from, t))
 }
 
 // seekTime goes from header to header.
-func seekTime(p *place, from sparse, t int64) uint64 {
-	f, err := os.Open(p.path)
+func (s *Segments) seekTime(p *place, from sparse, t int64) uint64 {
+	f, err := s.cfg.FS.Open(p.path, os.O_RDONLY)
 	if err != nil {
 		return from.offset
 	}

@@ -1,7 +1,6 @@
 package log
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -44,7 +43,7 @@ func (s *Segments) append(m *batch.Meta, payload []byte, keep bool) error {
 			return err
 		}
 	}
-	if err := pwritev(seg.f, [][]byte{s.header, payload}, seg.size); err != nil {
+	if err := seg.f.WriteV([][]byte{s.header, payload}, seg.size); err != nil {
 		return ioError("segment write", err)
 	}
 	s.mu.Lock()
@@ -83,7 +82,7 @@ func (s *Segments) appendable(m *batch.Meta, payload []byte) (*segment, error) {
 // roll starts a new file. The one before stays open until it is synced.
 func (s *Segments) roll(base uint64) (*segment, error) {
 	seg := &segment{base: base, path: segmentPath(s.dir, base), next: base}
-	f, err := os.OpenFile(seg.path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o640)
+	f, err := s.cfg.FS.Open(seg.path, os.O_RDWR|os.O_CREATE|os.O_TRUNC)
 	if err != nil {
 		return nil, ioError("segment create", err)
 	}
@@ -167,11 +166,16 @@ func (s *Segments) Reset(next uint64) error {
 		s.mu.Unlock()
 		return wire.Errorf(wire.KindInvalid, "", "reset to offset %d, but the next offset is %d", next, s.next)
 	}
+	dirs := s.above
 	s.mu.Unlock()
-	if err := writeMark(s.dir, trimMark{start: next, resetAt: next}); err != nil {
+	if err := writeMark(s.cfg.FS, s.dir, trimMark{start: next, resetAt: next}); err != nil {
 		return err
 	}
+	if err := syncDirs(s.cfg.FS, dirs); err != nil {
+		return ioError("segment reset", err)
+	}
 	s.mu.Lock()
+	s.above = nil
 	s.marked = trimMark{start: next, resetAt: next}
 	s.condemned = append(s.condemned, s.segs...)
 	s.segs = nil
@@ -188,11 +192,11 @@ func (s *Segments) Reset(next uint64) error {
 func (s *Segments) Sync() error {
 	s.syncMu.Lock()
 	defer s.syncMu.Unlock()
-	work, err := s.syncWork()
+	work, dirs, err := s.syncWork()
 	if err != nil {
 		return err
 	}
-	if err := s.syncFiles(work); err != nil {
+	if err := s.syncFiles(work, dirs); err != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.err = ioError("segment sync", err)
@@ -203,32 +207,32 @@ func (s *Segments) Sync() error {
 
 // syncTask is one file as it was when the sync began.
 type syncTask struct {
-	seg     *segment
-	f       *os.File
-	image   segment // size, next, last, stamp, sparse
-	dirty   bool
-	dirSync bool
+	seg   *segment
+	f     File
+	image segment // size, next, last, stamp, sparse
+	dirty bool
 }
 
-func (s *Segments) syncWork() ([]syncTask, error) {
+// syncWork lists the files that are open, and the directories whose names are to be synced after them.
+func (s *Segments) syncWork() (work []syncTask, dirs []string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.usableLocked(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var work []syncTask
 	for _, seg := range s.segs {
 		if seg.f != nil {
-			work = append(work, syncTask{seg: seg, f: seg.f, image: *seg, dirty: seg.synced < seg.size, dirSync: s.dirDirty})
+			work = append(work, syncTask{seg: seg, f: seg.f, image: *seg, dirty: seg.synced < seg.size})
 		}
 	}
-	if len(work) > 0 {
-		s.dirDirty = false
+	if len(work) > 0 && s.dirDirty {
+		dirs = append([]string{s.dir}, s.above...)
+		s.dirDirty, s.above = false, nil
 	}
-	return work, nil
+	return work, dirs, nil
 }
 
-func (s *Segments) syncFiles(work []syncTask) error {
+func (s *Segments) syncFiles(work []syncTask, dirs []string) error {
 	for i := range work {
 		t := &work[i]
 		if t.dirty {
@@ -238,15 +242,13 @@ func (s *Segments) syncFiles(work []syncTask) error {
 		}
 		if t.image.sealed {
 			// The index only saves time at the next start: it is checked there, so it needs no sync.
-			if err := writeIndex(s.dir, &t.image); err != nil {
+			if err := writeIndex(s.cfg.FS, s.dir, &t.image); err != nil {
 				s.cfg.Log.Warn("segment index not written", "path", t.seg.path, "err", err)
 			}
 		}
 	}
-	if len(work) > 0 && work[0].dirSync {
-		if err := syncDir(s.dir); err != nil {
-			return err
-		}
+	if err := syncDirs(s.cfg.FS, dirs); err != nil {
+		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -286,7 +288,7 @@ func (s *Segments) trim() error {
 	s.mu.Unlock()
 	var err error
 	if write {
-		err = writeMark(s.dir, mark)
+		err = writeMark(s.cfg.FS, s.dir, mark)
 	}
 	if IsDiskFull(err) {
 		s.cfg.Log.Warn("trimmed segments stay until the disk has space to note that they go", "dir", s.dir, "err", err)
@@ -300,7 +302,7 @@ func (s *Segments) trim() error {
 			_ = seg.f.Close()
 		}
 		if err == nil {
-			err = removeSegment(s.dir, seg.base)
+			err = s.removeSegment(seg.base)
 		}
 	}
 	if err != nil {
@@ -315,18 +317,11 @@ func (s *Segments) trim() error {
 }
 
 // removeSegment deletes a file and its index.
-func removeSegment(dir string, base uint64) error {
-	for _, path := range []string{indexPath(dir, base), segmentPath(dir, base)} {
-		if err := removeIfThere(path); err != nil {
+func (s *Segments) removeSegment(base uint64) error {
+	for _, path := range []string{indexPath(s.dir, base), segmentPath(s.dir, base)} {
+		if err := removeIfThere(s.cfg.FS, path); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-func removeIfThere(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
 	}
 	return nil
 }

@@ -2,7 +2,7 @@ package log
 
 import (
 	"log/slog"
-	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 
@@ -12,6 +12,11 @@ import (
 
 // SegmentConfig says how one partition's batches are kept. The zero of a field means its default.
 type SegmentConfig struct {
+	// FS holds the directory; default OS.
+	FS FS
+	// Root is a directory above, whose own name is durable already: the names of those below it become so with the first sync. Default:
+	// the directory that holds the segments' one.
+	Root string
 	// FileBytes is the size at which a new file begins; default 64 MiB. Files grow as they are written.
 	FileBytes int64
 	// IndexBytes is the distance between two entries of the offset and time index; default 64 KiB. A lookup reads so much in vain
@@ -25,7 +30,13 @@ type SegmentConfig struct {
 	Log *slog.Logger
 }
 
-func (c SegmentConfig) withDefaults() SegmentConfig {
+func (c SegmentConfig) withDefaults(dir string) SegmentConfig {
+	if c.FS == nil {
+		c.FS = OS{}
+	}
+	if c.Root == "" {
+		c.Root = filepath.Dir(dir)
+	}
 	if c.FileBytes == 0 {
 		c.FileBytes = 64 << 20
 	}
@@ -95,6 +106,7 @@ type Segments struct {
 	tailBytes int64
 	pins      map[*Pin]struct{}
 	dirDirty  bool       // a file was made since the directory was synced
+	above     []string   // directories above that were not synced since the start, the nearest first
 	untrimmed bool       // files might be deleted
 	marked    trimMark   // what the mark on disk says
 	condemned []*segment // no longer part of the log, to be deleted
@@ -106,8 +118,8 @@ type Segments struct {
 type segment struct {
 	base   uint64
 	path   string
-	f      *os.File // for writing and syncing; nil once it is complete and synced
-	size   int64    // what readers see
+	f      File  // for writing and syncing; nil once it is complete and synced
+	size   int64 // what readers see
 	synced int64
 	next   uint64
 	last   uint64 // raft index of the last batch
@@ -218,7 +230,7 @@ func (s *Segments) Close() error {
 // Remove closes the segments and deletes their directory with all that is in it.
 func (s *Segments) Remove() error {
 	err := s.Close()
-	return firstError(ioError("remove segments", os.RemoveAll(s.dir)), err)
+	return firstError(ioError("remove segments", s.cfg.FS.RemoveAll(s.dir)), err)
 }
 
 // dropTailLocked empties the cache of latest batches.

@@ -31,7 +31,7 @@ func segmentsOnDisk(t testing.TB) (dir string, r Recovery) {
 
 func lastSegment(t testing.TB, dir string) (string, int64) {
 	t.Helper()
-	bases, err := listSegments(dir)
+	bases, err := listSegments(OS{}, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func TestSegmentsWithDamageAboveTheSyncedLengthAreCutThere(t *testing.T) {
 
 func TestSegmentsMissingASyncedFileAreRefused(t *testing.T) {
 	src, r := segmentsOnDisk(t)
-	bases, _ := listSegments(src)
+	bases, _ := listSegments(OS{}, src)
 	for _, base := range bases[:2] {
 		dir := copyDir(t, src)
 		if err := os.Remove(segmentPath(dir, base)); err != nil {
@@ -167,7 +167,7 @@ func TestSegmentsLaterThanTheAppliedIndexAreCutEvenWhereSynced(t *testing.T) {
 		r2.Synced = synced
 		_ = s.Close()
 		// A second crash that loses all that was appended since: what the first start returned holds.
-		bases, _ := listSegments(dir)
+		bases, _ := listSegments(OS{}, dir)
 		pos, _ := parseSynced(synced)
 		for _, base := range bases {
 			if base > pos.base || pos == (syncedPos{}) {

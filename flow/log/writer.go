@@ -2,7 +2,6 @@ package log
 
 import (
 	"errors"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -86,7 +85,7 @@ func (w *writer) fits(size int64) bool { return w.file.end+size+recordSize <= w.
 func (w *writer) write(sync bool) error {
 	bufs := w.staging.finish()
 	if len(bufs) > 0 {
-		if err := pwritev(w.file.f, bufs, w.file.end); err != nil {
+		if err := w.file.f.WriteV(bufs, w.file.end); err != nil {
 			return ioError("journal write", err)
 		}
 		w.file.end += w.staging.size
@@ -146,7 +145,7 @@ func (w *writer) mark() {
 	}
 	r := record{kind: recMark, nonce: w.file.nonce, durable: uint32(w.file.durable), flags: flagEnd}
 	w.staging.arena = r.append(w.staging.arena[:0], nil)
-	if err := pwritev(w.file.f, [][]byte{w.staging.arena}, w.file.end); err != nil {
+	if err := w.file.f.WriteV([][]byte{w.staging.arena}, w.file.end); err != nil {
 		w.j.fail(ioError("journal write", err))
 	}
 }
@@ -161,7 +160,7 @@ func (w *writer) finish() {
 		return
 	}
 	w.mark()
-	if err := fdatasync(w.file.f); err != nil {
+	if err := w.file.f.Sync(); err != nil {
 		w.j.fail(ioError("journal sync", err))
 	}
 }
@@ -196,13 +195,13 @@ func (w *writer) roll(need int64) error {
 		return err
 	}
 	next.f, next.path = spare.f, filepath.Join(w.j.cfg.Dir, fileName(next.seq))
-	err = pwritev(next.f, [][]byte{image}, 0)
+	err = next.f.WriteV([][]byte{image}, 0)
 	if err == nil {
 		err = syncFile(next.f)
 	}
 	if err == nil {
 		// Only a file that is whole gets a sequence number: one with a bad start is damage, never a torn creation.
-		err = firstError(os.Rename(spare.path, next.path), syncDir(w.j.cfg.Dir))
+		err = firstError(w.j.cfg.FS.Rename(spare.path, next.path), w.j.cfg.FS.SyncDir(w.j.cfg.Dir))
 	}
 	if err != nil {
 		_ = next.f.Close()

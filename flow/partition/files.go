@@ -1,7 +1,6 @@
 package partition
 
 import (
-	"os"
 	"path/filepath"
 	"strconv"
 
@@ -20,7 +19,7 @@ type Files struct {
 // FindFiles finds the files of a replica below dir, the Config's, without opening or changing anything. store may be nil: nothing is known
 // then. Errors: KindCorrupt when the record of the state is damaged, and then the files are those of an unknown state; I/O.
 func FindFiles(dir string, store log.Store, group ring.GroupID, prefix []byte) (Files, error) {
-	p := Partition{dir: filepath.Join(dir, group.String()), keys: keyspace{prefix: prefix}}
+	p := Partition{cfg: Config{Dir: dir}.withDefaults(), dir: filepath.Join(dir, group.String()), keys: keyspace{prefix: prefix}}
 	rec, gen, err := p.recorded(store)
 	if rec == nil {
 		gen = p.newestGeneration()
@@ -50,12 +49,12 @@ func (p *Partition) recorded(store log.Store) (*log.Recovery, uint32, error) {
 
 // newestGeneration is the highest generation of segments that has a directory.
 func (p *Partition) newestGeneration() (newest uint32) {
-	entries, err := os.ReadDir(p.dir)
+	names, err := p.fs().List(p.dir)
 	if err != nil {
 		return 0
 	}
-	for _, e := range entries {
-		if gen, err := strconv.ParseUint(e.Name(), 16, 32); err == nil {
+	for _, name := range names {
+		if gen, err := strconv.ParseUint(name, 16, 32); err == nil {
 			newest = max(newest, uint32(gen))
 		}
 	}

@@ -27,7 +27,7 @@ func (p *Partition) OnDamage(fn func(error)) { p.onDamage = fn }
 
 // Condemn notes durably that the segments are damaged: the next Open leaves them closed, to be mended.
 func (p *Partition) Condemn(why error) error {
-	return log.MarkDamaged(p.segmentDir(p.st.dirGen), why, nil)
+	return log.MarkDamaged(p.fs(), p.segmentDir(p.st.dirGen), why, nil)
 }
 
 // noteDamage passes a reader's error on, and tells of damage the first time.
@@ -63,11 +63,11 @@ func (p *Partition) Mend(ctx context.Context, open func(ctx context.Context, hav
 	}
 	p.adopt()
 	dir := p.segmentDir(p.st.dirGen)
-	sound, err := log.OpenSalvage(dir, p.st.applied)
+	sound, err := log.OpenSalvage(p.fs(), dir, p.st.applied)
 	if err != nil {
 		return err
 	}
-	if err := log.MarkDamaged(dir, p.damage, sound.Bad()); err != nil {
+	if err := log.MarkDamaged(p.fs(), dir, p.damage, sound.Bad()); err != nil {
 		return err
 	}
 	m := &mending{p: p, open: open, sound: sound, start: p.st.start, end: p.st.next}

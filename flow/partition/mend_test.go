@@ -146,7 +146,7 @@ func TestDamagedSegmentsAreFetchedAgainAndNothingElse(t *testing.T) {
 				_ = os.Remove(strings.TrimSuffix(path, ".seg") + ".idx")
 			}
 			if name == "a payload" || name == "two files" { // payloads of complete files are only verified when they are read
-				if err := log.MarkDamaged(filepath.Dir(files[0]), errors.New("read wrong"), nil); err != nil {
+				if err := log.MarkDamaged(log.OS{}, filepath.Dir(files[0]), errors.New("read wrong"), nil); err != nil {
 					t.Fatal(err)
 				}
 			}

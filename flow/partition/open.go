@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 
 	"github.com/skeinmesh/skein/flow/log"
@@ -15,7 +14,7 @@ import (
 
 // Config is what all partitions of a node share.
 type Config struct {
-	// Dir holds one directory for each partition, named by its group.
+	// Dir holds one directory for each partition, named by its group. Its own name is for the caller to make durable.
 	Dir string
 	// Store holds the small state; the segments hold the batches.
 	Store log.Store
@@ -31,7 +30,7 @@ type Config struct {
 	MaxFilterBytes int
 	// Limit bounds the identities all partitions hold in memory together; nil: each has its own bound only.
 	Limit *NodeLimit
-	// Segments says how batches are kept; the zero value is fine. Its Log is set here.
+	// Segments says how batches are kept, and on which file system; the zero value is fine. Its Log and Root are set here.
 	Segments log.SegmentConfig
 }
 
@@ -92,6 +91,9 @@ func (c Config) withDefaults() Config {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	if c.Segments.FS == nil {
+		c.Segments.FS = log.OS{}
+	}
 	if c.MaxIdentities == 0 {
 		c.MaxIdentities = defaultIdentities
 	}
@@ -137,7 +139,7 @@ func (p *Partition) openFiles() error {
 }
 
 func (p *Partition) openSegments(dir string) (*log.Segments, error) {
-	why, _, err := log.Damaged(dir)
+	why, _, err := log.Damaged(p.fs(), dir)
 	if err = errors.Join(err, why); err != nil {
 		return nil, err
 	}
@@ -155,9 +157,12 @@ func (p *Partition) openSegments(dir string) (*log.Segments, error) {
 	return segs, nil
 }
 
+// fs holds the files.
+func (p *Partition) fs() log.FS { return p.cfg.Segments.FS }
+
 func (p *Partition) segmentConfig() log.SegmentConfig {
 	c := p.cfg.Segments
-	c.Log = p.log
+	c.Log, c.Root = p.log, p.cfg.Dir
 	if size := p.st.spec.RetentionBytes; size > 0 && c.FileBytes == 0 {
 		// Space comes back file by file.
 		c.FileBytes = min(max(size/16, minFileBytes), maxFileBytes)
@@ -189,7 +194,7 @@ func dropGenerations(b log.Batch, keys keyspace, kind byte, keep uint32) {
 func (p *Partition) Destroy(b log.Batch) error {
 	err := p.Close()
 	b.DeleteRange(p.keys.prefix, log.PrefixEnd(p.keys.prefix))
-	return errors.Join(err, os.RemoveAll(p.dir))
+	return errors.Join(err, p.fs().RemoveAll(p.dir))
 }
 
 // errClosed is what a closed partition answers.

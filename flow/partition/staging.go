@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"math"
-	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -45,7 +44,7 @@ func (p *Partition) stageFrom(base, applied uint64) (*staging, error) {
 	}
 	p.lastGen++
 	dir := p.segmentDir(p.lastGen)
-	if err := os.RemoveAll(dir); err != nil {
+	if err := p.fs().RemoveAll(dir); err != nil {
 		return nil, err
 	}
 	segs, err := log.OpenSegments(dir, p.segmentConfig(), log.Recovery{Start: base, Next: base, AppliedIndex: applied})
@@ -65,7 +64,7 @@ func (p *Partition) stageFrom(base, applied uint64) (*staging, error) {
 func (p *Partition) dropStaging() error {
 	if gen := p.leftover; gen != 0 {
 		p.leftover = 0
-		if err := os.RemoveAll(p.segmentDir(gen)); err != nil {
+		if err := p.fs().RemoveAll(p.segmentDir(gen)); err != nil {
 			return err
 		}
 	}
@@ -107,14 +106,14 @@ func sizesOf(segs *log.Segments, limit int64) (s sizes) {
 // sortDirs goes through the generations of segments at start: the state's stays, and the newest that was being staged. Those that were
 // replaced go, the damaged ones among them to the quarantine.
 func (p *Partition) sortDirs() error {
-	entries, err := os.ReadDir(p.dir)
+	names, err := p.fs().List(p.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	p.lastGen = p.st.dirGen
 	var others []uint32
-	for _, entry := range entries {
-		gen, err := strconv.ParseUint(entry.Name(), 16, 32)
+	for _, name := range names {
+		gen, err := strconv.ParseUint(name, 16, 32)
 		if err != nil || uint32(gen) == p.st.dirGen {
 			continue
 		}
@@ -123,7 +122,7 @@ func (p *Partition) sortDirs() error {
 	}
 	for _, gen := range others {
 		if gen == p.lastGen {
-			if why, _, err := log.Damaged(p.segmentDir(gen)); err == nil && why == nil {
+			if why, _, err := log.Damaged(p.fs(), p.segmentDir(gen)); err == nil && why == nil {
 				p.leftover = gen
 				continue
 			}
@@ -141,23 +140,27 @@ const quarantineName = "quarantine"
 
 // removeDir removes a generation that was replaced. What is damaged of it is kept in the quarantine.
 func (p *Partition) removeDir(dir string) error {
-	why, _, err := log.Damaged(dir)
+	why, _, err := log.Damaged(p.fs(), dir)
 	if err != nil {
 		return err
 	}
 	if why == nil {
-		return os.RemoveAll(dir)
+		return p.fs().RemoveAll(dir)
 	}
 	name := filepath.Join(p.cfg.Dir, quarantineName, p.group.String()+"-"+filepath.Base(dir))
 	dst := name
 	for i := 1; ; i++ {
-		if _, err := os.Lstat(dst); errors.Is(err, fs.ErrNotExist) {
+		kept, err := p.fs().Exists(dst)
+		if err != nil {
+			return err
+		}
+		if !kept {
 			break
 		}
 		dst = name + "." + strconv.Itoa(i)
 	}
 	p.log.Info("set damaged segments aside", "dir", dst)
-	return log.SetAside(dir, dst)
+	return log.SetAside(p.fs(), dir, dst)
 }
 
 // SetAside moves the files of a partition that is closed for good to the quarantine, so that a later replica finds none of them. Of each
@@ -166,38 +169,41 @@ func (p *Partition) removeDir(dir string) error {
 func SetAside(cfg Config, group ring.GroupID) error {
 	cfg = cfg.withDefaults()
 	dir, dst := filepath.Join(cfg.Dir, group.String()), filepath.Join(cfg.Dir, quarantineName, group.String()+"-closed")
-	found, err := hasSegments(dir)
+	fsys := cfg.Segments.FS
+	found, err := hasSegments(fsys, dir)
 	if err != nil {
 		return err
 	}
-	_, err = os.Lstat(dst)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	kept, err := fsys.Exists(dst)
+	if err != nil {
 		return err
 	}
-	if kept := err == nil; kept || !found {
-		return os.RemoveAll(dir)
+	if kept || !found {
+		return fsys.RemoveAll(dir)
 	}
 	cfg.Logger.Info("set the files of a closed partition aside", "group", group.String(), "dir", dst)
-	return log.SetAside(dir, dst)
+	return log.SetAside(fsys, dir, dst)
 }
 
 // hasSegments reports whether a partition's directory holds a segment file. One that is not there holds none; one that cannot be read is an
 // error, for nobody knows what is in it.
-func hasSegments(dir string) (found bool, err error) {
-	err = filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case filepath.Ext(path) == log.SegmentSuffix:
-			found = true
-			return fs.SkipAll
-		}
-		return nil
-	})
+func hasSegments(fsys log.FS, dir string) (found bool, err error) {
+	gens, err := fsys.List(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	return found, err
+	for _, gen := range gens {
+		names, err := fsys.List(filepath.Join(dir, gen))
+		if err != nil {
+			return false, err
+		}
+		for _, name := range names {
+			if filepath.Ext(name) == log.SegmentSuffix {
+				return true, nil
+			}
+		}
+	}
+	return false, err
 }
 
 // filler appends batches to segments, and has them synced behind it, piece by piece: so that no sync has much to do, and that a crash
