@@ -65,3 +65,24 @@ func TestJournalGivesBackWhatWasAppendedAfterReopen(t *testing.T) {
 		j.Release(testGroup(g), st.Last)
 	}
 }
+
+func TestUnitThatRemovesAGroupAndBearsItAgainMayWriteItsFirstEntriesTwice(t *testing.T) {
+	dir := t.TempDir()
+	j := openTest(t, dir)
+	g := testGroup(0)
+	appendSync(t, j, Write{Group: g, Birth: []byte("a"), Reset: &Mark{Index: 65, Term: 4}, Entries: entries(4, 66, 70, 10)})
+	appendSync(t, j, Write{Group: g, Tombstone: 1}, Write{Group: g, Birth: []byte("b"), Entries: entries(1, 1, 5, 10)},
+		Write{Group: g, Entries: entries(2, 1, 3, 10)})
+	for range 2 {
+		if st, ok := j.Load(g); !ok || st.First != 1 || st.Last != 2 || st.Compacted != (Mark{}) || string(st.Birth) != "b" {
+			t.Fatalf("%+v", st)
+		}
+		if term, err := j.Term(g, 2); err != nil || term != 2 {
+			t.Fatalf("term %d, %v", term, err)
+		}
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+		j = openTest(t, dir)
+	}
+}

@@ -177,7 +177,11 @@ func (w *writer) stageEntries(g *group, entries []Entry) {
 // stagedTerm is the term at i, which the group holds, counting what is staged.
 func (w *writer) stagedTerm(g *group, i uint64) uint64 {
 	for k := len(w.staging.ops) - 1; k >= 0; k-- {
-		if o := &w.staging.ops[k]; o.g == g && (o.kind == recEntry || o.kind == recReset || o.kind == recTruncate) && o.entry.Index == i {
+		o := &w.staging.ops[k]
+		if o.g == g && o.kind == recTombstone {
+			return 0 // the log began anew, and i is before its first entry
+		}
+		if o.g == g && (o.kind == recEntry || o.kind == recReset || o.kind == recTruncate) && o.entry.Index == i {
 			return o.entry.Term
 		}
 	}

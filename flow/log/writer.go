@@ -17,8 +17,9 @@ type writer struct {
 	unit     uint64 // number of the unit being staged
 	touched  []*group
 	votes    []byte
-	started  bool // run began
-	unsynced bool // bytes were handed to the OS since the last fsync
+	started  bool  // run began
+	unsynced bool  // bytes were handed to the OS since the last fsync
+	refused  error // why a unit was not stored: none that came after it may be
 }
 
 // commitBytes bounds one group commit, so that the first of a long queue does not wait for all of it.
@@ -48,11 +49,12 @@ func (w *writer) run() {
 // commit writes as many of the units as fit into the file and one group commit, and returns how many it has dealt with.
 func (w *writer) commit(units []unit) (n int) {
 	j := w.j
-	err := j.Err()
+	err := firstError(j.Err(), w.refused)
 	if err == nil && !w.fits(units[0].size) {
 		err = w.roll(units[0].size)
 	}
 	if err != nil {
+		w.refused = err
 		w.finishUnits(units, err)
 		return len(units)
 	}
