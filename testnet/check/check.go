@@ -203,11 +203,11 @@ func (c *checker) contiguousReads() {
 // orderedReads: each reader meets the events of a key in the order that their publishers could rely on.
 //
 // Two rules. By number: of one publisher's events whose outcome was never in doubt, numbers go up. By time: when an event was
-// acknowledged before another was sent, by whomever, it comes first.
+// acknowledged before another was sent for the first time, by whomever, it comes first.
 func (c *checker) orderedReads() {
 	type stream struct{ reader, key string }
 	type numbered struct{ reader, key, publisher string }
-	latestSent := map[stream]ID{} // the event of those read that was sent last
+	latestSent := map[stream]ID{} // the event of those read whose first try was the last
 	highest := map[numbered]uint64{}
 	seen := map[string]map[ID]bool{}
 	for _, r := range c.h.reads {

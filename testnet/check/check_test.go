@@ -190,6 +190,23 @@ func TestAnEventInDoubtMayComeLate(t *testing.T) {
 	}
 }
 
+// An event may be stored by its first try, whose answer is lost, before another publisher's event that is acknowledged before the retry.
+func TestARetryDoesNotMakeAnEventLater(t *testing.T) {
+	h := &History{}
+	h.Sent("x", "k", 1)
+	h.Unknown("x", "k", 1)
+	h.Sent("y", "k", 1)
+	h.Acked("y", "k", 1, 0, 1, false)
+	h.Sent("x", "k", 1)
+	h.Acked("x", "k", 1, 0, 0, true)
+	h.Read("r", 0, 0, "x", "k", 1)
+	h.Read("r", 0, 1, "y", "k", 1)
+	h.Final("r")
+	if vs := Check(h); len(vs) > 0 {
+		t.Fatal(Format(vs))
+	}
+}
+
 func TestTheNumberOfViolationsIsBounded(t *testing.T) {
 	h := &History{}
 	for i := range uint64(100) {

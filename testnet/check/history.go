@@ -41,7 +41,7 @@ type History struct {
 
 // event is what publishers know of one event.
 type event struct {
-	sent    uint64 // clock of the last Sent; 0: not recorded
+	sent    uint64 // clock of the first Sent: any try may be the one that was stored; 0: not recorded
 	acked   uint64 // clock of the first Acked; 0: never
 	places  []Place
 	refused int
@@ -61,14 +61,16 @@ type claim struct {
 	at        uint64 // term or index
 }
 
-// Sent records that the event is about to be sent, for the first time or again. It is optional: without it, order between
-// publishers is not checked.
+// Sent records that the event is about to be sent, for the first time or again: the first time counts. It is optional: without it,
+// order between publishers is not checked.
 func (h *History) Sent(publisher, key string, seq uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	e := h.eventLocked(ID{publisher, key, seq})
 	h.clock++
-	e.sent = h.clock
+	if e.sent == 0 {
+		e.sent = h.clock
+	}
 }
 
 // Acked records an acknowledgement with the place that it named. dup says that the mesh called the event a duplicate of an earlier
