@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -66,6 +67,9 @@ type Config struct {
 	MaintainEvery time.Duration
 	// Now is the wall clock; default time.Now.
 	Now func() time.Time
+	// Rand draws from [0,n) for jitter and for whom to ask; n is at least 1. Called by many goroutines at a time. Default rand.Int64N
+	// of math/rand/v2.
+	Rand func(n int64) int64
 
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer // nil: no metrics
@@ -110,6 +114,9 @@ func NewBroker(cfg Config) (*Broker, error) {
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
+	}
+	if cfg.Rand == nil {
+		cfg.Rand = rand.Int64N
 	}
 	if cfg.RequireVersion == nil {
 		cfg.RequireVersion = func(context.Context, wire.Version) error { return nil }
@@ -169,6 +176,11 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-t.C:
 		return nil
 	}
+}
+
+// jittered is between half of d and all of it.
+func (b *Broker) jittered(d time.Duration) time.Duration {
+	return d/2 + time.Duration(b.cfg.Rand(int64(d/2)+1))
 }
 
 // QueuedBytes is how much of publishers' events is waiting on this node to be acknowledged, or granted to publish sessions.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -70,7 +69,7 @@ func (f *feed) run() {
 			return
 		}
 		d := min(retryFirst<<min(f.tries, 8), 4*retryCap)
-		_ = sleep(ctx, d/2+rand.N(d/2+1)) // the loop looks at ctx
+		_ = sleep(ctx, f.sub.b.jittered(d)) // the loop looks at ctx
 	}
 }
 

@@ -3,7 +3,6 @@ package flow
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -115,7 +114,7 @@ func (b *Broker) withOwner(ctx context.Context, g ring.GroupID, known []ring.Nod
 				continue
 			}
 		}
-		if err := sleep(ctx, wait/2+rand.N(wait/2+1)); err != nil {
+		if err := sleep(ctx, b.jittered(wait)); err != nil {
 			return noOwner(g, last)
 		}
 		wait = min(wait*2, retryCap)
@@ -180,7 +179,7 @@ func (b *Broker) anyOf(known []ring.NodeID, try int) (ring.NodeID, bool) {
 	if len(ask) == 0 {
 		return ring.NodeID{}, false
 	}
-	return ask[rand.N(len(ask))], true
+	return ask[b.cfg.Rand(int64(len(ask)))], true
 }
 
 // judge says whether an attempt's error is worth another attempt, and whether it named another owner.

@@ -4,7 +4,6 @@ import (
 	"context"
 	crand "crypto/rand"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -57,8 +56,7 @@ func (s *session) attempt(life context.Context, hinted *bool) error {
 
 // backoff grows while no owner is found; jittered, because many sessions lose one owner at once.
 func (s *session) backoff() time.Duration {
-	d := min(retryFirst<<min(s.tries, 8), retryCap)
-	return d/2 + rand.N(d/2+1)
+	return s.b.jittered(min(retryFirst<<min(s.tries, 8), retryCap))
 }
 
 func (s *session) isStopped() bool {
