@@ -2,6 +2,8 @@ package flow
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -14,9 +16,9 @@ import (
 )
 
 const (
-	birthEvery   = time.Second      // how often a shard's owner looks for births that nobody confirmed
-	fateEvery    = 10 * time.Second // how often a node asks whether the streams of its replicas still exist
-	birthTimeout = 3 * time.Second  // one birth request
+	birthEvery   = time.Second     // how often a shard's owner looks for births that nobody confirmed
+	fateEvery    = 10 * birthEvery // how often a node asks whether the streams of its replicas still exist
+	birthTimeout = 3 * time.Second // one birth request
 	birthsAtOnce = 16
 )
 
@@ -34,17 +36,19 @@ func newBirthKeeper(b *Broker) *birthKeeper {
 }
 
 func (k *birthKeeper) run(ctx context.Context) error {
-	births, fates := time.NewTicker(birthEvery), time.NewTicker(fateEvery)
-	defer births.Stop()
-	defer fates.Stop()
+	t := time.NewTicker(birthEvery)
+	defer t.Stop()
+	asked := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-births.C:
+		case now := <-t.C:
 			k.pushAll(ctx)
-		case <-fates.C:
-			k.askFates(ctx)
+			if now.Sub(asked) > fateEvery-birthEvery/2 { // by the clock: slow births swallow ticks
+				asked = now
+				k.askFates(ctx)
+			}
 		case <-k.wake:
 			k.askFates(ctx)
 		}
@@ -198,8 +202,8 @@ func (k *birthKeeper) askSoon() {
 // answer nothing is removed.
 func (k *birthKeeper) askFates(ctx context.Context) {
 	type holding struct {
-		ids    map[ring.StreamID][]ring.GroupID
-		sorted []ring.StreamID
+		ids   map[ring.StreamID][]ring.GroupID
+		order []ring.StreamID
 	}
 	shards := map[int]*holding{}
 	for _, g := range k.b.cfg.Groups.Groups() {
@@ -213,17 +217,18 @@ func (k *birthKeeper) askFates(ctx context.Context) {
 			shards[i] = &holding{ids: map[ring.StreamID][]ring.GroupID{}}
 		}
 		if len(shards[i].ids[spec.Stream]) == 0 {
-			shards[i].sorted = append(shards[i].sorted, spec.Stream)
+			shards[i].order = append(shards[i].order, spec.Stream)
 		}
 		shards[i].ids[spec.Stream] = append(shards[i].ids[spec.Stream], g.Status().Group)
 	}
-	for i, h := range shards {
-		for len(h.sorted) > 0 {
-			n := min(len(h.sorted), maxFates)
+	for _, i := range slices.Sorted(maps.Keys(shards)) {
+		h := shards[i]
+		for len(h.order) > 0 {
+			n := min(len(h.order), maxFates)
 			actx, cancel := context.WithTimeout(ctx, attemptTimeout)
-			resp, err := k.b.catalog.ask(actx, catalogRequest{Op: opCatalogFates, Shard: i, IDs: h.sorted[:n]}, true)
+			resp, err := k.b.catalog.ask(actx, catalogRequest{Op: opCatalogFates, Shard: i, IDs: h.order[:n]}, true)
 			cancel()
-			h.sorted = h.sorted[n:]
+			h.order = h.order[n:]
 			if err != nil {
 				continue
 			}

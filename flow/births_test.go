@@ -2,6 +2,7 @@ package flow
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -25,6 +26,43 @@ func (p countingPeers) Call(ctx context.Context, to ring.NodeID, class wire.Clas
 		p.mu.Unlock()
 	}
 	return p.Peers.Call(ctx, to, class, m, body)
+}
+
+// fatePeers is told when a node asks for fates.
+type fatePeers struct {
+	Peers
+	asked func()
+}
+
+func (p fatePeers) Call(ctx context.Context, to ring.NodeID, class wire.Class, m wire.Method, body []byte) ([]byte, error) {
+	var req catalogRequest
+	if m == wire.MethodCatalog && wire.Unmarshal(body, &req) == nil && req.Op == opCatalogFates {
+		p.asked()
+	}
+	return p.Peers.Call(ctx, to, class, m, body)
+}
+
+// A node asks for the fates of its streams at every tenth look for births.
+func TestFatesAreAskedAtEveryTenthLook(t *testing.T) {
+	var mu sync.Mutex
+	var asked []time.Duration
+	var start time.Time
+	inMesh(t, 1, func(c *Config) {
+		start = time.Now()
+		c.Peers = fatePeers{c.Peers, func() {
+			mu.Lock()
+			defer mu.Unlock()
+			asked = append(asked, time.Since(start).Round(birthEvery))
+		}}
+	}, func(t *testing.T, m *mesh) {
+		m.create("s", StreamConfig{Partitions: 2})
+		virtual.Sleep(4*fateEvery - birthEvery - time.Since(start))
+		mu.Lock()
+		defer mu.Unlock()
+		if want := []time.Duration{fateEvery, 2 * fateEvery, 3 * fateEvery}; !slices.Equal(asked, want) {
+			t.Fatalf("asked after %v, want %v", asked, want)
+		}
+	})
 }
 
 // everywhere places all that is new on all nodes of a mesh, there or not.
