@@ -267,7 +267,7 @@ func (p meshPages) member(m view.Member, now time.Time) api.Member {
 // Ring is the ring as this node computes it.
 func (p meshPages) Ring(ctx context.Context) (api.MeshRing, error) {
 	now := time.Now()
-	r := p.n.dir.counted().Ring()
+	r := p.n.dir.Counted().Ring()
 	out := api.MeshRing{View: p.head(now), Epoch: fmt.Sprintf("%016x", r.Epoch()), Slots: r.Slots(), Factor: ring.LoadFactor, Members: []api.RingShare{}}
 	slots, homes := map[ring.NodeID]int{}, map[ring.NodeID]int{}
 	for i := range r.Slots() {

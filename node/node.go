@@ -26,6 +26,7 @@ import (
 	"github.com/skeinmesh/skein/gossip/view"
 	"github.com/skeinmesh/skein/node/api"
 	"github.com/skeinmesh/skein/node/config"
+	"github.com/skeinmesh/skein/node/place"
 	"github.com/skeinmesh/skein/ring"
 	"github.com/skeinmesh/skein/transport"
 	"github.com/skeinmesh/skein/transport/quicnet"
@@ -47,7 +48,7 @@ type Node struct {
 	registry *prometheus.Registry
 	network  transport.Network
 
-	dir     *directory
+	dir     *place.Directory
 	gossip  *gossip.Gossip
 	peers   *transport.Peers
 	journal *log.FileJournal
@@ -209,14 +210,15 @@ func (n *Node) openGossip() error {
 		return err
 	}
 	n.onClose(n.gossip.Close)
-	n.dir = &directory{self: n.data.id.NodeID, name: own.Name, view: n.gossip.View, rules: n.placementRules, now: time.Now, givenUp: n.starts.isGivenUp}
-	n.dir.register(n.registry)
+	n.dir = place.New(place.Config{Self: n.data.id.NodeID, Name: own.Name, View: n.gossip.View, Rules: n.placementRules,
+		Now: time.Now, GivenUp: n.starts.isGivenUp})
+	n.dir.Register(n.registry)
 	return nil
 }
 
-func (n *Node) placementRules() placementRules {
+func (n *Node) placementRules() place.Rules {
 	cfg := n.cfg.Load()
-	return placementRules{replaceAfter: cfg.ReplaceAfter, rebalance: cfg.DynamicRebalanceEnabled, telemetry: cfg.TelemetryIntervalMS.Duration()}
+	return place.Rules{ReplaceAfter: cfg.ReplaceAfter, Rebalance: cfg.DynamicRebalanceEnabled, Telemetry: cfg.TelemetryIntervalMS.Duration()}
 }
 
 // withHost replaces the host of a bound address by the advertised one. A loopback address stays: nobody else can reach it.
@@ -264,7 +266,7 @@ func (n *Node) openHost() (err error) {
 	cfg.Factories = map[replica.GroupKind]replica.Factory{
 		replica.KindCatalog: catalog.NewFactory(n.store), replica.KindPartition: partition.NewFactory(parts)}
 	cfg.SetAside = func(b replica.Birth) error { return partition.SetAside(parts, b.Group) } // the catalog has no files
-	cfg.ReplaceAfter = func() time.Duration { return n.placementRules().replaceAfter }
+	cfg.ReplaceAfter = func() time.Duration { return n.placementRules().ReplaceAfter }
 	cfg.Sender, cfg.Caller, cfg.Placement = raftSender{n.peers}, n.peers, n.dir
 	cfg.WantReplicas, cfg.Describe = wantReplicas, n.describe
 	cfg.OwnerHint = func(g ring.GroupID) ring.NodeID { owner, _, _ := n.dir.Owner(g); return owner }
@@ -278,7 +280,7 @@ func (n *Node) openHost() (err error) {
 	if n.host, err = replica.NewHost(cfg); err != nil {
 		return err
 	}
-	n.dir.listen(n.host.Silence)
+	n.dir.Listen(n.host.Silence)
 	return nil
 }
 

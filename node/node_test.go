@@ -104,7 +104,7 @@ func startMeshWith(t *testing.T, n int, edit func(*config.Config)) *testMesh {
 	m.waitWhole()
 	m.poll("every node knows what each holds, so that new groups are spread over all", 20*time.Second, func() bool {
 		for _, tn := range m.nodes {
-			if slices.ContainsFunc(m.nodes, func(other *testNode) bool { return !tn.dir.counted().Known(other.data.id.NodeID) }) {
+			if slices.ContainsFunc(m.nodes, func(other *testNode) bool { return !tn.dir.Counted().Known(other.data.id.NodeID) }) {
 				return false
 			}
 		}

@@ -69,7 +69,7 @@ func (p meshPages) page(w ops.World, s *flow.StreamInfo, pt *flow.PartitionInfo,
 	rep, known := p.n.overlay(pt)
 	mp := api.MeshPartition{Stream: s.Name, Partition: pt.ID, Group: pt.Group, State: pt.State, Owner: pt.Owner, Term: pt.Term,
 		Replicas: pt.Replicas, Wanted: s.Config.Replicas, MembersKnown: known, BytesPerSecond: p.n.rates.of(pt.Group)}
-	r := p.n.dir.counted().Ring()
+	r := p.n.dir.Counted().Ring()
 	var current []ring.NodeID
 	if known {
 		mp.Replicas, mp.Wanted, mp.Live, mp.Lack = []string{}, rep.Want, w.Live(rep), w.Lack(rep)

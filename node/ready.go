@@ -72,7 +72,7 @@ func (p meshPages) damage() api.Check {
 	if n := len(closed); n > 0 {
 		slices.Sort(closed)
 		told = append(told, fmt.Sprintf("%d replicas here are closed for good, and replaced after replace_after (%s) unless a restart of this node brings "+
-			"them back: %s", n, p.n.placementRules().replaceAfter, strings.Join(closed[:min(n, maxTold)], "; ")))
+			"them back: %s", n, p.n.placementRules().ReplaceAfter, strings.Join(closed[:min(n, maxTold)], "; ")))
 	}
 	return api.Check{Name: "damage", OK: true, Detail: strings.Join(told, "; ")}
 }

@@ -162,3 +162,14 @@ func TestPartsThatDoNotEndAreNamed(t *testing.T) {
 		t.Errorf("%v; %q are left", err, r.left())
 	}
 }
+
+func TestFailureOfAPartIsToldOnce(t *testing.T) {
+	r := &runner{failed: make(chan error, 1)}
+	r.start("quiet", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+	r.start("loud", func(context.Context) error { return errors.New("disk on fire") })
+	failure := <-r.failed
+	err := errors.Join(failure, r.stop(failure))
+	if n := strings.Count(err.Error(), "disk on fire"); n != 1 || !strings.HasPrefix(err.Error(), "loud: ") {
+		t.Errorf("told %d times: %v", n, err)
+	}
+}

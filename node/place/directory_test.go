@@ -1,9 +1,6 @@
-package node
+package place
 
 import (
-	"context"
-	"errors"
-	"strings"
 	"testing"
 
 	"github.com/skeinmesh/skein/gossip/view"
@@ -21,7 +18,7 @@ func TestWipedNodeIsToldApartFromItsFormerSelf(t *testing.T) {
 		member(fresh, "b", "10.0.0.2:8401", view.StateAlive),
 		member(dead, "c", "10.0.0.3:8401", view.StateDead),
 	}})
-	d := &directory{self: self, name: "a", view: func() *view.View { return v }}
+	d := New(Config{Self: self, Name: "a", View: func() *view.View { return v }})
 
 	if got, want := d.Name(former), "b~"+former.String()[:8]; got != want {
 		t.Errorf("the former self is called %q, want %q", got, want)
@@ -40,16 +37,5 @@ func TestWipedNodeIsToldApartFromItsFormerSelf(t *testing.T) {
 	}
 	if addrs[fresh] != "10.0.0.2:8401" || addrs[dead] != "10.0.0.3:8401" {
 		t.Errorf("addresses: %v", addrs)
-	}
-}
-
-func TestFailureOfAPartIsToldOnce(t *testing.T) {
-	r := &runner{failed: make(chan error, 1)}
-	r.start("quiet", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
-	r.start("loud", func(context.Context) error { return errors.New("disk on fire") })
-	failure := <-r.failed
-	err := errors.Join(failure, r.stop(failure))
-	if n := strings.Count(err.Error(), "disk on fire"); n != 1 || !strings.HasPrefix(err.Error(), "loud: ") {
-		t.Errorf("told %d times: %v", n, err)
 	}
 }

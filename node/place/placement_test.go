@@ -1,4 +1,4 @@
-package node
+package place
 
 import (
 	"math"
@@ -12,23 +12,23 @@ import (
 
 // sky is a directory under a view and a clock of the test's own; node 0 is the observer.
 type sky struct {
-	*directory
+	*Directory
 	t     *testing.T
 	ids   []ring.NodeID
 	clock time.Time
 	seen  *view.View
-	rule  placementRules
+	rule  Rules
 	seq   uint64
 }
 
 func newSky(t *testing.T, nodes int) *sky {
-	s := &sky{t: t, clock: time.Unix(1e9, 0), rule: placementRules{replaceAfter: 5 * time.Minute, rebalance: true, telemetry: time.Second}}
+	s := &sky{t: t, clock: time.Unix(1e9, 0), rule: Rules{ReplaceAfter: 5 * time.Minute, Rebalance: true, Telemetry: time.Second}}
 	for i := range nodes {
 		s.ids = append(s.ids, ring.NodeID{byte(i + 1), 15: 1})
 	}
 	s.seen = view.New(s.ids[0], view.Limits{})
-	s.directory = &directory{self: s.ids[0], name: "n1", view: func() *view.View { return s.seen },
-		rules: func() placementRules { return s.rule }, now: func() time.Time { return s.clock }}
+	s.Directory = New(Config{Self: s.ids[0], Name: "n1", View: func() *view.View { return s.seen },
+		Rules: func() Rules { return s.rule }, Now: func() time.Time { return s.clock }})
 	for i := range nodes {
 		s.believe(i, view.StateAlive)
 		s.load(i, 0, 0)
@@ -84,7 +84,7 @@ func (s *sky) wants(what string, nodes ...int) {
 func TestNodeThatGossipMissesIsNotReplacedWhileItsReplicasAreHeard(t *testing.T) {
 	s := newSky(t, 4)
 	silent := map[ring.NodeID]time.Duration{}
-	s.listen(func(n ring.NodeID) time.Duration { return silent[n] })
+	s.Listen(func(n ring.NodeID) time.Duration { return silent[n] })
 	s.believe(2, view.StateDead)
 	s.pass(time.Hour)
 	s.wants("dead for gossip, and heard", 0, 1, 2)
@@ -122,7 +122,7 @@ func TestDeadNodeIsReplacedAfterAWhileAndNeverOnSuspicion(t *testing.T) {
 	s.believe(2, view.StateDead)
 	s.pass(time.Minute)
 	s.wants("dead again, for a minute", 0, 1, 2)
-	s.rule.replaceAfter = 30 * time.Second
+	s.rule.ReplaceAfter = 30 * time.Second
 	s.pass(time.Second)
 	s.wants("replace_after was lowered", 0, 1, 3)
 }
@@ -270,11 +270,11 @@ func TestMemberWithAnOldLoadIsNoTarget(t *testing.T) {
 	if low, high := s.Share(); low != 30 || high != 30 {
 		t.Errorf("the share is %d to %d", low, high)
 	}
-	s.rule.rebalance = false
+	s.rule.Rebalance = false
 	if _, _, ok := s.Relief(ring.GroupID{1}, s.ids[:3]); ok {
 		t.Error("copies move although rebalancing is off")
 	}
-	s.rule.rebalance = true
+	s.rule.Rebalance = true
 	s.clock = s.clock.Add(time.Minute)
 	full()
 	if _, to, ok := s.Relief(ring.GroupID{1}, s.ids[:3]); ok {

@@ -1,4 +1,4 @@
-package node
+package place
 
 import (
 	"maps"
@@ -11,15 +11,15 @@ import (
 	"github.com/skeinmesh/skein/ring"
 )
 
-// placementRules are what configuration says about placement.
-type placementRules struct {
-	// replaceAfter is how long a node must have been dead, as this one saw it, and its replicas not heard of, before its copies are made
+// Rules are what configuration says about placement.
+type Rules struct {
+	// ReplaceAfter is how long a node must have been dead, as this one saw it, and its replicas not heard of, before its copies are made
 	// elsewhere.
-	replaceAfter time.Duration
-	// rebalance lets copies move for the sake of even shares.
-	rebalance bool
-	// telemetry is how often a node measures its load.
-	telemetry time.Duration
+	ReplaceAfter time.Duration
+	// Rebalance lets copies move for the sake of even shares.
+	Rebalance bool
+	// Telemetry is how often a node measures its load.
+	Telemetry time.Duration
 }
 
 // placed is one copy of a new group that this node proposed.
@@ -54,10 +54,10 @@ const (
 // Desired proposes where a group should live, keeping what it has. Nodes that drain, and those that are lost, are not among them. One that
 // gossip does not know (its death may be older than this node's memory) is lost once it was missed for long enough. Those to avoid are there
 // only where no others can be.
-func (d *directory) Desired(g ring.GroupID, want int, current, avoid []ring.NodeID) []ring.NodeID {
+func (d *Directory) Desired(g ring.GroupID, want int, current, avoid []ring.NodeID) []ring.NodeID {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now := d.now()
+	now := d.cfg.Now()
 	tally := d.tallyLocked(now)
 	var awaited []ring.NodeID
 	for _, n := range current {
@@ -71,10 +71,10 @@ func (d *directory) Desired(g ring.GroupID, want int, current, avoid []ring.Node
 
 // Place proposes n nodes for each of several new groups, the proposed owner first. It counts what it proposed a moment ago, for the nodes'
 // own counts come by gossip.
-func (d *directory) Place(groups []ring.GroupID, n int) [][]ring.NodeID {
+func (d *Directory) Place(groups []ring.GroupID, n int) [][]ring.NodeID {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now := d.now()
+	now := d.cfg.Now()
 	tally := d.tallyLocked(now)
 	held := d.heldLocked(now)
 	for _, p := range d.recentLocked(now) {
@@ -97,7 +97,7 @@ func (d *directory) Place(groups []ring.GroupID, n int) [][]ring.NodeID {
 }
 
 // recentLocked forgets the proposals that the nodes' loads count by now, and returns the others.
-func (d *directory) recentLocked(now time.Time) []placed {
+func (d *Directory) recentLocked(now time.Time) []placed {
 	d.recent = slices.DeleteFunc(d.recent, func(p placed) bool {
 		m, ok := d.of.Member(p.node)
 		return !ok || m.LoadAt.After(p.at.Add(settle)) || now.Sub(p.at) > placedAge
@@ -106,55 +106,52 @@ func (d *directory) recentLocked(now time.Time) []placed {
 }
 
 // Takes reports whether something new may go to the node.
-func (d *directory) Takes(n ring.NodeID) bool {
-	m, ok := d.view().Member(n)
+func (d *Directory) Takes(n ring.NodeID) bool {
+	m, ok := d.cfg.View().Member(n)
 	return ok && m.Present() && !m.Cordoned() && !m.Leaving() && !d.declines(n)
 }
 
 // Declined notes that a member said itself that it takes nothing new; see replica.Placement.
-func (d *directory) Declined(n ring.NodeID) {
+func (d *Directory) Declined(n ring.NodeID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.declined == nil {
-		d.declined = map[ring.NodeID]time.Time{}
-	}
-	d.declined[n] = d.now()
+	d.declined[n] = d.cfg.Now()
 	d.of = nil // the tally had it
 }
 
-func (d *directory) declines(n ring.NodeID) bool {
+func (d *Directory) declines(n ring.NodeID) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	at, ok := d.declined[n]
-	return ok && d.now().Sub(at) < declineAge
+	return ok && d.cfg.Now().Sub(at) < declineAge
 }
 
 // Leaving reports whether the node hands away what it owns.
-func (d *directory) Leaving(n ring.NodeID) bool {
-	m, ok := d.view().Member(n)
+func (d *Directory) Leaving(n ring.NodeID) bool {
+	m, ok := d.cfg.View().Member(n)
 	return ok && (m.Draining() || m.Leaving())
 }
 
 // Relief proposes one swap that brings nodes nearer to their shares. A group that waits for a node that is not there makes none.
-func (d *directory) Relief(g ring.GroupID, current []ring.NodeID) (from, to ring.NodeID, ok bool) {
-	if !d.rules().rebalance {
+func (d *Directory) Relief(g ring.GroupID, current []ring.NodeID) (from, to ring.NodeID, ok bool) {
+	if !d.cfg.Rules().Rebalance {
 		return ring.NodeID{}, ring.NodeID{}, false
 	}
-	return d.counted().Relief(g, current)
+	return d.Counted().Relief(g, current)
 }
 
 // Share is how many replicas this node should hold.
-func (d *directory) Share() (low, high int) { return d.counted().Share(d.self) }
+func (d *Directory) Share() (low, high int) { return d.Counted().Share(d.cfg.Self) }
 
 // Owned is how many groups a node said that it owns, what it should own, and what at most.
-func (d *directory) Owned(n ring.NodeID) (count, mean, high int) { return d.counted().Owned(n) }
+func (d *Directory) Owned(n ring.NodeID) (count, mean, high int) { return d.Counted().Owned(n) }
 
 // lostLocked reports whether a node is lost, and whether the ring knows it. Of one that is not there it notes since when: by the view
 // while that remembers, and for longer than that here.
-func (d *directory) lostLocked(n ring.NodeID, now time.Time) (lost, known bool) {
+func (d *Directory) lostLocked(n ring.NodeID, now time.Time) (lost, known bool) {
 	_, known = d.tally.Ring().Member(n)
 	m, seen := d.of.Member(n)
-	if d.isGivenUp(n) {
+	if d.cfg.GivenUp(n) {
 		return true, known
 	}
 	if known && m.Present() {
@@ -170,11 +167,12 @@ func (d *directory) lostLocked(n ring.NodeID, now time.Time) (lost, known bool) 
 	}
 	a.asked = now
 	d.gone[n] = a
-	return d.missedLocked(n, now.Sub(a.since)) >= d.rules().replaceAfter, known
+	return d.missedLocked(n, now.Sub(a.since)) >= d.cfg.Rules().ReplaceAfter, known
 }
 
-// listen has the directory ask how long the replicas of this node have not heard of another.
-func (d *directory) listen(silence func(ring.NodeID) time.Duration) {
+// Listen has the directory ask how long the replicas of this node have not heard of another. silence is called with a lock held: it must
+// not block, nor call the directory. Without it gossip's word counts alone.
+func (d *Directory) Listen(silence func(ring.NodeID) time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.silence = silence
@@ -182,28 +180,25 @@ func (d *directory) listen(silence func(ring.NodeID) time.Duration) {
 
 // missedLocked is how long nothing was heard of a node that gossip has missed for so long: where gossip alone is cut, copies need not be
 // made anew of what answers.
-func (d *directory) missedLocked(n ring.NodeID, gone time.Duration) time.Duration {
+func (d *Directory) missedLocked(n ring.NodeID, gone time.Duration) time.Duration {
 	if d.silence == nil {
 		return gone
 	}
 	return min(gone, d.silence(n))
 }
 
-// counted is the tally as of now.
-func (d *directory) counted() *ring.Tally {
+// Counted is the ring as of now, and what each member said that it holds; it never changes.
+func (d *Directory) Counted() *ring.Tally {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.tallyLocked(d.now())
+	return d.tallyLocked(d.cfg.Now())
 }
 
 // tallyLocked is the tally of the newest view.
-func (d *directory) tallyLocked(now time.Time) *ring.Tally {
-	v := d.view()
+func (d *Directory) tallyLocked(now time.Time) *ring.Tally {
+	v := d.cfg.View()
 	if d.of == v && now.Sub(d.at) < tallyAge && !now.Before(d.at) {
 		return d.tally
-	}
-	if d.gone == nil {
-		d.gone = map[ring.NodeID]absence{}
 	}
 	for n, a := range d.gone {
 		if now.Sub(a.asked) > absenceAge {
@@ -212,17 +207,17 @@ func (d *directory) tallyLocked(now time.Time) *ring.Tally {
 	}
 	maps.DeleteFunc(d.declined, func(_ ring.NodeID, at time.Time) bool { return now.Sub(at) >= declineAge })
 	var members []ring.Member
-	replaceAfter := d.rules().replaceAfter
+	replaceAfter := d.cfg.Rules().ReplaceAfter
 	for _, m := range v.Members() {
-		if m.State == view.StateUnknown || m.Mesh.IsZero() && m.ID != d.self {
+		if m.State == view.StateUnknown || m.Mesh.IsZero() && m.ID != d.cfg.Self {
 			continue // a node that is still joining holds nothing
 		}
-		there := m.Present() && !d.isGivenUp(m.ID)
+		there := m.Present() && !d.cfg.GivenUp(m.ID)
 		_, declined := d.declined[m.ID]
 		members = append(members, ring.Member{ID: m.ID, Zone: m.Zone, Weight: int(m.Weight),
 			// One that stops or is dead keeps what it has, and gets nothing new.
 			Cordoned: m.Cordoned() || declined || !there || m.Leaving(),
-			Leaving:  m.Draining() || d.isGivenUp(m.ID) || !there && d.missedLocked(m.ID, now.Sub(m.Since)) >= replaceAfter})
+			Leaving:  m.Draining() || d.cfg.GivenUp(m.ID) || !there && d.missedLocked(m.ID, now.Sub(m.Since)) >= replaceAfter})
 	}
 	d.of, d.at = v, now
 	var r *ring.Ring
@@ -236,26 +231,26 @@ func (d *directory) tallyLocked(now time.Time) *ring.Tally {
 
 // heldLocked is what the members that are there said they hold. Nothing is known of those whose load was not heard lately: they are
 // starved, or cut off, or new.
-func (d *directory) heldLocked(now time.Time) map[ring.NodeID]ring.Held {
+func (d *Directory) heldLocked(now time.Time) map[ring.NodeID]ring.Held {
 	members := d.of.Members()
-	old := max(staleLoad, 3*d.rules().telemetry) * time.Duration(max(32, d.of.CountPresent())) / 32
+	old := max(staleLoad, 3*d.cfg.Rules().Telemetry) * time.Duration(max(32, d.of.CountPresent())) / 32
 	held := make(map[ring.NodeID]ring.Held, len(members))
 	for _, m := range members {
-		if age, ok := m.Staleness(now); ok && m.Present() && (age <= old || m.ID == d.self) {
+		if age, ok := m.Staleness(now); ok && m.Present() && (age <= old || m.ID == d.cfg.Self) {
 			held[m.ID] = ring.Held{Replicas: int(m.Load.Partitions), Owned: int(m.Load.Owned)}
 		}
 	}
 	return held
 }
 
-// register makes what placement believes readable.
-func (d *directory) register(reg prometheus.Registerer) {
+// Register makes what placement believes readable. Call it once for a registerer.
+func (d *Directory) Register(reg prometheus.Registerer) {
 	gauge := func(name, help string, labels prometheus.Labels, value func(*ring.Tally) int) {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels},
-			func() float64 { return float64(value(d.counted())) }))
+			func() float64 { return float64(value(d.Counted())) }))
 	}
 	gauge("skein_placement_share", "Replicas that this node should hold at most, as it computes its share.", nil,
-		func(t *ring.Tally) int { _, high := t.Share(d.self); return high })
+		func(t *ring.Tally) int { _, high := t.Share(d.cfg.Self); return high })
 	const members = "Members that placement treats in a special way, by state."
 	gauge("skein_placement_members", members, prometheus.Labels{"state": "leaving"},
 		func(t *ring.Tally) int { return count(t, func(m ring.Member) bool { return m.Leaving }) })
