@@ -132,7 +132,7 @@ func newStore(log *slog.Logger) *PebbleStore {
 	return s
 }
 
-// fullPause is how long a full disk is left alone before the next file is begun: Pebble itself tries again at once, for ever.
+// fullPause is how long a disk that is full, or fails, is left alone before the next file is begun: Pebble itself tries again at once, for ever.
 const fullPause = time.Second
 
 // noteFull is called for every try that found the disk full.
@@ -147,9 +147,9 @@ func (s *PebbleStore) noteFull(err error) {
 	}
 }
 
-// pace holds up what wants to write while the disk is full.
+// pace holds up what wants to write while the disk is full, or once the store failed.
 func (s *PebbleStore) pace() {
-	if !s.full.Load() {
+	if !s.full.Load() && s.Err() == nil {
 		return
 	}
 	t := time.NewTimer(fullPause)
@@ -331,7 +331,7 @@ func (b *pebbleBatch) DeleteRange(lo, hi []byte) {
 }
 
 func (b *pebbleBatch) Commit() error {
-	err := firstError(b.err, b.s.room())
+	err := firstError(b.err, b.s.Err(), b.s.room()) // in a store that failed nothing makes room any more
 	if err == nil {
 		err = b.b.Commit(pebble.NoSync)
 	}
