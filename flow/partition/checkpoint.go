@@ -1,9 +1,11 @@
 package partition
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -150,8 +152,9 @@ func (c *checkpoint) sendSessions(ctx context.Context, w *sender) error {
 		group, size = nil, 0
 		return err
 	}
-	for id, s := range c.sessions {
-		group = append(group, s.toSend(id))
+	ids := slices.SortedFunc(maps.Keys(c.sessions), func(a, b SessionID) int { return bytes.Compare(a[:], b[:]) })
+	for _, id := range ids { // in order, so that the same state is sent in the same way
+		group = append(group, c.sessions[id].toSend(id))
 		if size += 64 + len(group[len(group)-1].Outcomes); size >= frameBytes/2 {
 			if err := flush(); err != nil {
 				return err
