@@ -133,13 +133,7 @@ func (r *segmentsRun) open(fsys log.FS) bool {
 	}
 	r.written = next
 	if r.asked > r.reset && start >= r.asked {
-		// It came so far that it is seen. Nobody was told, so the owner resets again, and it is durable from then on.
-		if err := r.s.Reset(next); err != nil {
-			_ = r.s.Close()
-			return false
-		}
-		start = next
-		r.reset, r.asked = next, next
+		r.reset = r.asked // it came so far that it is seen, and is durable from now on
 	}
 	r.asked = r.reset
 	r.commit(func(s *smallState) {

@@ -204,10 +204,17 @@ func (o *opening) change() error {
 			}
 		}
 	}
+	s.above = above(s.dir, s.cfg.Root)
+	var dirs []string
 	if len(o.remove) > 0 || o.cutAt >= 0 {
-		if err := s.cfg.FS.SyncDir(s.dir); err != nil {
-			return ioError("open segments", err)
-		}
+		dirs = []string{s.dir}
+	}
+	if s.resetAt > 0 && s.resetAt >= o.r.Next {
+		// Whoever reset it was stopped before the mark was known to be durable, and from now on it counts.
+		dirs = append([]string{s.dir}, s.above...)
+	}
+	if err := syncDirs(s.cfg.FS, dirs); err != nil {
+		return ioError("open segments", err)
 	}
 	for _, seg := range s.segs {
 		if seg.synced > 0 {
@@ -220,7 +227,7 @@ func (o *opening) change() error {
 			break
 		}
 	}
-	s.dirDirty, s.untrimmed, s.above = true, true, above(s.dir, s.cfg.Root)
+	s.dirDirty, s.untrimmed = true, true
 	return nil
 }
 
