@@ -15,7 +15,7 @@ import (
 
 const (
 	// reportPage is how many groups one answer tells of: at most 8 members of some 60 bytes each.
-	reportPage = 2000
+	reportPage = 1000
 	// reportsFresh is how old the word of another node may be before it is asked again, reportsWait how long that is waited for.
 	reportsFresh = time.Second
 	reportsWait  = time.Second

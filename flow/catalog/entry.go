@@ -108,9 +108,12 @@ func Decode(data []byte) (Command, error) {
 	return c, check(c)
 }
 
+// maxEntryValues bounds the values in an entry: of the largest stream there is they are a fifth of it.
+const maxEntryValues = 1 << 17
+
 func decodeBody[T Command](body []byte) (T, error) {
 	var c T
-	if err := wire.Unmarshal(body, &c); err != nil {
+	if err := wire.UnmarshalWithin(body, &c, maxEntryValues); err != nil {
 		return c, &wire.Error{Kind: wire.KindInvalid, Detail: "catalog entry is malformed", Err: err}
 	}
 	return c, nil

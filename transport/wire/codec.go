@@ -19,7 +19,7 @@ func Marshal(v any) ([]byte, error) {
 		return nil, &Error{Kind: KindInternal, Op: "encode message", Err: err}
 	}
 	b := buf.Bytes()
-	if _, err := scan(b); err != nil {
+	if _, err := scan(b, MaxElements); err != nil {
 		return nil, &Error{Kind: KindInvalid, Op: "encode message", Err: err}
 	}
 	return b, nil
@@ -28,8 +28,11 @@ func Marshal(v any) ([]byte, error) {
 // Unmarshal decodes the one msgpack value in b into v, a pointer. All lengths, depths and counts are checked before
 // anything is allocated; bytes after the value are refused. Every failure is of KindCorrupt. v does not alias b. Fields
 // that v does not have are skipped, so that a newer peer may add some.
-func Unmarshal(b []byte, v any) error {
-	n, err := scan(b)
+func Unmarshal(b []byte, v any) error { return UnmarshalWithin(b, v, MaxElements) }
+
+// UnmarshalWithin is Unmarshal for messages of fewer values, where lists hold large structs.
+func UnmarshalWithin(b []byte, v any, elements int) error {
+	n, err := scan(b, elements)
 	if err != nil {
 		return err
 	}

@@ -94,11 +94,11 @@ func TestScanAgreesWithMarshal(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n, err := scan(b); err != nil || n != len(b) {
+		if n, err := scan(b, MaxElements); err != nil || n != len(b) {
 			t.Fatalf("scan %d of %d: %v", n, len(b), err)
 		}
 		for cut := range b {
-			if _, err := scan(b[:cut]); KindOf(err) != KindCorrupt {
+			if _, err := scan(b[:cut], MaxElements); KindOf(err) != KindCorrupt {
 				t.Fatalf("cut at %d: %v", cut, err)
 			}
 		}
@@ -196,7 +196,7 @@ func BenchmarkScan(b *testing.B) {
 	msg, _ := Marshal(sample{Name: "x", Bytes: make([]byte, 64<<10), Nums: make([]uint64, 50), Tags: map[string]string{"a": "b"}})
 	b.SetBytes(int64(len(msg)))
 	for b.Loop() {
-		if _, err := scan(msg); err != nil {
+		if _, err := scan(msg, MaxElements); err != nil {
 			b.Fatal(err)
 		}
 	}

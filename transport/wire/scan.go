@@ -6,13 +6,16 @@ import "encoding/binary"
 const (
 	// MaxDepth bounds the nesting of arrays and maps.
 	MaxDepth = 16
-	// MaxElements bounds all values in one message, keys included: one byte on the wire can become a struct in memory.
-	MaxElements = 1 << 20
+	// MaxElements bounds all values in one message, keys included: one byte on the wire can become a struct in memory. The most that
+	// messages need are a page of reports of groups, and the duplicates of a whole batch.
+	MaxElements = 1 << 18
+	// emptyCost is what nil, an empty map or an empty array count as: of a byte each, they can stand for the largest structs.
+	emptyCost = 8
 )
 
 // scan walks one msgpack value (msgpack specification, "Formats") without allocating and returns its size in bytes. Every
 // length is held against the bytes that are really there, so that a decoder run afterwards can trust all of them.
-func scan(b []byte) (int, error) {
+func scan(b []byte, most int) (int, error) {
 	var left [MaxDepth + 1]uint64 // values still to come at each depth
 	left[0] = 1
 	depth, pos, elements := 0, 0, uint64(0)
@@ -24,8 +27,11 @@ func scan(b []byte) (int, error) {
 			depth--
 		}
 		left[depth]--
-		if elements++; elements > MaxElements {
-			return 0, Errorf(KindCorrupt, "", "message has more than %d values", MaxElements)
+		if pos < len(b) && (b[pos] == 0xc0 || b[pos] == 0x80 || b[pos] == 0x90) {
+			elements += emptyCost - 1
+		}
+		if elements++; elements > uint64(most) {
+			return 0, Errorf(KindCorrupt, "", "message has more than %d values", most)
 		}
 		head, children, err := scanHead(b[pos:])
 		if err != nil {
