@@ -73,6 +73,9 @@ func FuzzMessages(f *testing.F) {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) > 4<<10 {
+			return // nothing new, and what is written may have more values than may be read
+		}
 		for _, pair := range [][2]any{{new(opsQuestion), new(opsQuestion)}, {new(opsAnswer), new(opsAnswer)}, {new(standing), new(standing)},
 			{new(membersRequest), new(membersRequest)}} {
 			if wire.Unmarshal(b, pair[0]) != nil {
