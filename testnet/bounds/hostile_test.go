@@ -225,7 +225,7 @@ func (e *enemy) say(b []byte) enemyStream {
 	ctx, cancel := context.WithTimeout(e.t.Context(), 10*time.Second)
 	defer cancel()
 	c, err := e.conn.OpenStream(ctx)
-	for e.conn.Context().Err() != nil { // thrown out for what it sent before
+	for ctx.Err() == nil && (err != nil || e.conn.Context().Err() != nil) { // thrown out for what it sent before
 		e.greet()
 		c, err = e.conn.OpenStream(ctx)
 	}
