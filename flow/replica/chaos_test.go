@@ -242,9 +242,10 @@ func runTrouble(t *testing.T, seed uint64, nodes int, members bool) {
 	} else {
 		m.trouble(r, 30, nil)
 	}
-	m.await("three voters", func() bool {
+	m.await("three voters where they are wanted", func() bool { // else one of them moves yet
 		s := m.owner(g).Status()
-		return voters(s) == 3 && len(s.Members) == 3 && s.Move == nil
+		return voters(s) == 3 && len(s.Members) == 3 && s.Move == nil &&
+			!slices.ContainsFunc(s.Members, func(mem Member) bool { return !slices.Contains(s.Wanted, mem.Node) })
 	})
 	close(stop)
 	clients.Wait()
