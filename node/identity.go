@@ -165,7 +165,10 @@ func replaceFile(path string, b []byte) error {
 
 // makeDir makes a directory, and those above it that are missing, durably. Those that are there may belong to others: they stay as they are.
 func makeDir(path string) error {
-	_, err := os.Stat(path)
+	st, err := os.Stat(path)
+	if err == nil && !st.IsDir() {
+		return fmt.Errorf("%s is not a directory", path)
+	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/skeinmesh/skein/ring"
@@ -52,5 +53,17 @@ func TestIdentityThatCannotBeWrittenStaysAsItIs(t *testing.T) {
 				t.Errorf("once the disk takes it again: %v, %+v", err, d.id)
 			}
 		})
+	}
+}
+
+func TestDataDirThatIsAFileIsCalledSo(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "data")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{file, filepath.Join(file, "below")} {
+		if _, err := openDataDir(path, "test"); err == nil || !strings.Contains(err.Error(), "not a directory") || strings.Contains(err.Error(), "in use") {
+			t.Errorf("%s: %v", path, err)
+		}
 	}
 }

@@ -116,7 +116,7 @@ func OpenJournal(cfg JournalConfig) (*FileJournal, error) {
 	j.w.j = j
 	err := makeDirs(cfg.FS, cfg.Dir)
 	if err == nil {
-		err = syncDirs(cfg.FS, above(cfg.Dir, filepath.Dir(cfg.Dir)))
+		err = cfg.FS.SyncDir(filepath.Dir(cfg.Dir))
 	}
 	if err != nil {
 		return nil, ioError("open journal", err)

@@ -18,6 +18,7 @@ import (
 	"github.com/skeinmesh/skein/flow/log"
 	"github.com/skeinmesh/skein/flow/log/logtest"
 	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/testnet/virtual"
 	"github.com/skeinmesh/skein/transport/wire"
 )
 
@@ -280,7 +281,7 @@ func (r *journalRun) wait() bool {
 		if last {
 			return ok
 		}
-		time.Sleep(time.Second)
+		virtual.Sleep(time.Second)
 	}
 	return false
 }

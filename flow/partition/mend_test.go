@@ -365,7 +365,7 @@ func TestFilesOfAClosedPartitionAreSetAsideTheFirstOnes(t *testing.T) {
 	dir := filepath.Join(cfg.Dir, testGroup.String())
 	for _, content := range []string{"", "first", "", "second"} {
 		gen := filepath.Join(dir, "00000000")
-		if err := os.MkdirAll(gen, 0o750); err != nil {
+		if err := errors.Join(os.MkdirAll(gen, 0o750), os.WriteFile(filepath.Join(dir, "!note"), nil, 0o600)); err != nil { // somebody's file
 			t.Fatal(err)
 		}
 		if content != "" {

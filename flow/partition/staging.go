@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"syscall"
 
 	"github.com/skeinmesh/skein/flow/batch"
 	"github.com/skeinmesh/skein/flow/log"
@@ -194,6 +195,9 @@ func hasSegments(fsys log.FS, dir string) (found bool, err error) {
 	}
 	for _, gen := range gens {
 		names, err := fsys.List(filepath.Join(dir, gen))
+		if errors.Is(err, syscall.ENOTDIR) {
+			continue // a file that is not ours
+		}
 		if err != nil {
 			return false, err
 		}
