@@ -15,7 +15,7 @@ type fakePeers struct{ nd *node }
 
 func (p *fakePeers) Send(to ring.NodeID, _ wire.Class, body []byte) bool {
 	nd, ok := p.nd.m.reach(p.nd.i, to)
-	return ok && nd.takes(func() { nd.host.HandleRaft(p.nd.id, slices.Clone(body)) })
+	return ok && nd.takes(func() { _ = nd.host.HandleRaft(p.nd.id, slices.Clone(body)) })
 }
 
 func unreachable(to ring.NodeID) error {

@@ -111,7 +111,10 @@ func benchMessages(b *testing.B, size int) {
 		const mCount wire.Method = 2001
 		window := make(chan struct{}, 256) // as a replication window: what is not yet received
 		a, c := pairWith(b, be, func(n *node) {
-			n.Handle(mCount, func(ring.NodeID, []byte) { <-window })
+			n.Handle(mCount, func(ring.NodeID, []byte) error {
+				<-window
+				return nil
+			})
 		})
 		body := make([]byte, size)
 		b.SetBytes(int64(size))

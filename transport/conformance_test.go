@@ -214,10 +214,14 @@ func (n *node) register() {
 		n.freed.Add(1)
 		return nil, ctx.Err()
 	})
-	n.Handle(mNote, func(from ring.NodeID, body []byte) {
+	n.Handle(mNote, func(from ring.NodeID, body []byte) error {
+		if string(body) == "malformed" {
+			return errors.New("cannot be read")
+		}
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		n.notes = append(n.notes, string(body[:min(len(body), 32)]))
+		return nil
 	})
 	n.HandleStream(mMirror, func(ctx context.Context, from ring.NodeID, hello []byte, s wire.Stream) error {
 		if err := s.Send(ctx, append([]byte("hello "), hello...)); err != nil {

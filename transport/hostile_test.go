@@ -3,6 +3,7 @@ package transport_test
 import (
 	"context"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -136,6 +137,24 @@ func TestPeerThatNeverReadsAnswersHarmsOnlyItself(t *testing.T) {
 		}
 		if _, err := peer.Call(within(t, 5*time.Second), n.id, wire.ClassBulk, mEcho, []byte("x")); err != nil {
 			t.Fatal(err)
+		}
+	})
+}
+
+func TestMessagesThatCannotBeReadAreLeftOutAndSaidSeldom(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		a, c := start(t, b, "a", ""), start(t, b, "c", "")
+		meet(t, a, c)
+		for _, to := range []*node{c, a} {
+			for _, body := range slices.Concat(slices.Repeat([]string{"malformed"}, 100), []string{"whole"}) {
+				if !a.Send(to.id, wire.ClassBulk, mNote, []byte(body)) {
+					t.Fatal("a message was refused")
+				}
+			}
+			until(t, "the message behind them", func() bool { return slices.Equal(to.noted(), []string{"whole"}) })
+			if n := to.logs.count("level=WARN"); n != 1 || !to.logs.has("level=WARN", "left out a message", "cannot be read", a.id.String()) {
+				t.Errorf("%s logged %d warnings:\n%s", to.name, n, to.logs.b.String())
+			}
 		}
 	})
 }

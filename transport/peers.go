@@ -78,6 +78,17 @@ func (p *Peers) Handle(m wire.Method, h wire.MessageHandler) {
 	}
 }
 
+// message hands a one-way message to its handler.
+func (p *Peers) message(from ring.NodeID, m wire.Method, body []byte) {
+	f := p.onMessage[m]
+	if f == nil {
+		return
+	}
+	if err := f(from, body); err != nil {
+		p.warn(from.String(), fmt.Sprint("message ", m), "left out a message from a node", err, "peer", from, "method", m)
+	}
+}
+
 // HandleRequest registers the handler of requests of m, before Run; see Handle.
 func (p *Peers) HandleRequest(m wire.Method, h wire.RequestHandler) {
 	if p.speaks(m) {

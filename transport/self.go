@@ -35,9 +35,7 @@ func (p *Peers) loop(l *lane) {
 			if err != nil {
 				break
 			}
-			if f := p.onMessage[h.Method]; f != nil {
-				f(p.cfg.Self.NodeID, body)
-			}
+			p.message(p.cfg.Self.NodeID, h.Method, body)
 		}
 		l.done()
 		if cap(buf) > maxPooled {

@@ -185,7 +185,8 @@ func (in *inbound) stream(ctx context.Context, c Conduit) {
 	}
 }
 
-// messages hands one-way messages to their handlers, in order.
+// messages hands one-way messages to their handlers, in order. One that its handler cannot read is left out: the frames around it are whole,
+// and what else the two nodes have to say to each other goes on.
 func (in *inbound) messages(h wire.Header, br *bufio.Reader) error {
 	for {
 		if h.Type != wire.FrameMessage {
@@ -195,9 +196,7 @@ func (in *inbound) messages(h wire.Header, br *bufio.Reader) error {
 		if err != nil {
 			return err
 		}
-		if f := in.p.onMessage[h.Method]; f != nil {
-			f(in.from, body)
-		}
+		in.p.message(in.from, h.Method, body)
 		if h, err = wire.ReadHeader(br); err != nil {
 			return err
 		}

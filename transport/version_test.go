@@ -20,7 +20,7 @@ func speaking(v uint16) option {
 func serveNew(n *node) {
 	n.HandleRequest(mNew, func(context.Context, ring.NodeID, []byte) ([]byte, error) { return []byte("new"), nil })
 	n.HandleStream(mNew, func(context.Context, ring.NodeID, []byte, wire.Stream) error { return nil })
-	n.Handle(mNew, func(ring.NodeID, []byte) {})
+	n.Handle(mNew, func(ring.NodeID, []byte) error { return nil })
 }
 
 func TestPeersSpeakTheHighestCommonVersion(t *testing.T) {

@@ -249,7 +249,8 @@ func (h *Host) fail(err error) {
 }
 
 // HandleRaft takes a MethodRaft message. It does not block: what does not fit a group's mailbox is dropped. It keeps body.
-func (h *Host) HandleRaft(from ring.NodeID, body []byte) {
+// Its error says that the message is malformed.
+func (h *Host) HandleRaft(from ring.NodeID, body []byte) error {
 	err := decodeFrame(body, func(e envelope) {
 		if beating && e.group.IsZero() {
 			if b, ok := beatOf(e.msg); ok {
@@ -268,8 +269,8 @@ func (h *Host) HandleRaft(from ring.NodeID, body []byte) {
 	})
 	if err != nil {
 		h.metrics.dropped.WithLabelValues("malformed").Inc()
-		h.log.Warn("malformed raft frame", "peer", from.String())
 	}
+	return err
 }
 
 // HandleBirth answers a MethodBirth request: an owner names a learner on this node. Only what is here already is taken where this node takes

@@ -247,7 +247,7 @@ func (n *node) Send(to ring.NodeID, _ wire.Class, body []byte) bool {
 		return true
 	}
 	if n.m.delay == 0 {
-		h.HandleRaft(n.id, body)
+		_ = h.HandleRaft(n.id, body)
 		return true
 	}
 	n.m.mu.Lock()
@@ -258,7 +258,7 @@ func (n *node) Send(to ring.NodeID, _ wire.Class, body []byte) bool {
 		ok := d.up && d.host == h && !n.m.cut[[2]int{n.i, d.i}]
 		n.m.mu.Unlock()
 		if ok {
-			h.HandleRaft(n.id, body)
+			_ = h.HandleRaft(n.id, body)
 		}
 	})
 	return true

@@ -48,8 +48,9 @@ type Stream interface {
 	Close(err error) error
 }
 
-// MessageHandler takes a one-way message. It is called in order per (peer, class), must not block for long, and may keep body.
-type MessageHandler func(from ring.NodeID, body []byte)
+// MessageHandler takes a one-way message. It is called in order per (peer, class), must not block for long, and may keep body. Its error says
+// that the message cannot be read: it is logged, seldom, for a peer may send such messages as fast as it likes.
+type MessageHandler func(from ring.NodeID, body []byte) error
 
 // RequestHandler answers a request; an *Error in the chain reaches the caller as such. It owns body.
 type RequestHandler func(ctx context.Context, from ring.NodeID, body []byte) ([]byte, error)
