@@ -28,7 +28,7 @@ var arrows = []struct {
 // testArrows are further arrows of test files.
 var testArrows = map[string][]string{
 	"transport": {"testnet/virtual"},
-	"flow":      {"transport/memnet", "testnet/virtual"}, // drivers are tested over the in-memory network
+	"flow":      {"transport/memnet", "testnet/virtual", "testnet/check"}, // drivers are tested over the in-memory network
 	"gossip":    {"transport/memnet", "testnet/virtual"},
 	"node":      {"testnet/virtual"},
 }
@@ -51,6 +51,7 @@ var importers = []struct {
 	{"github.com/spf13/cobra", []string{"cmd/skein"}, "flags stay in the command"},
 	{"github.com/spf13/pflag", []string{"cmd/skein"}, "flags stay in the command"},
 	{"github.com/goccy/go-yaml", []string{"node/config", "cmd/skein"}, "YAML is a form of the config, and of the command's output"},
+	{"github.com/anishathalye/porcupine", []string{"testnet/check"}, "histories are recorded in check's own words"},
 	{"github.com/klauspost/compress", []string{"flow/batch", "node/api"}, "batches are compressed once; HTTP bodies may be"},
 	{"github.com/prometheus", []string{"gossip", "transport", "flow", "node", "testnet"}, "each part has its own small struct of metrics"},
 	{"golang.org/x/sync", []string{"gossip", "transport", "flow", "node", "cmd", "testnet"}, "an extension of the standard library"},
