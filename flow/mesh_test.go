@@ -74,8 +74,8 @@ type node struct {
 
 	up      bool // under mesh.mu
 	full    atomic.Bool
-	lag     atomic.Int64 // of each journal write, in ns
-	host    *replica.Host
+	lag     atomic.Int64  // of each journal write, in ns
+	host    *replica.Host // of this life of the node, as the next; written under mesh.mu
 	broker  *Broker
 	cancel  context.CancelFunc
 	life    context.Context
@@ -138,26 +138,27 @@ func (nd *node) start() {
 		}
 		return 3
 	}
-	var err error
-	if nd.host, err = replica.NewHost(cfg); err != nil {
+	host, err := replica.NewHost(cfg)
+	if err != nil {
 		nd.m.t.Fatal(err)
 	}
-	bc := Config{Self: nd.id, Mesh: func() ring.MeshID { return nd.m.id }, CatalogShards: 1, Peers: peers, Groups: nd.host,
+	bc := Config{Self: nd.id, Mesh: func() ring.MeshID { return nd.m.id }, CatalogShards: 1, Peers: peers, Groups: host,
 		Directory: directory{nd}, PublishBudget: credit.NewBudget(8 << 20), OwnerBudget: credit.NewBudget(8 << 20),
 		ReadBudget: credit.NewBudget(8 << 20), DiskFull: nd.full.Load, Logger: logger}
 	if nd.m.tune != nil {
 		nd.m.tune(&bc)
 	}
-	if nd.broker, err = NewBroker(bc); err != nil {
+	broker, err := NewBroker(bc)
+	if err != nil {
 		nd.m.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	nd.cancel = cancel
-	nd.running.Go(func() { nd.run(nd.host.Run, ctx) })
-	nd.running.Go(func() { nd.run(nd.broker.Run, ctx) })
-	<-nd.host.Ready()
+	nd.running.Go(func() { nd.run(host.Run, ctx) })
+	nd.running.Go(func() { nd.run(broker.Run, ctx) })
+	<-host.Ready()
 	nd.m.mu.Lock()
-	nd.life, nd.up = ctx, true
+	nd.host, nd.broker, nd.life, nd.up = host, broker, ctx, true
 	nd.m.mu.Unlock()
 }
 
@@ -241,14 +242,14 @@ func (m *mesh) reach(i int, to ring.NodeID) (*node, bool) {
 }
 
 // serve runs a handler on the node; false when it is down.
-func (nd *node) serve(fn func(ctx context.Context)) bool {
+func (nd *node) serve(fn func(ctx context.Context, host *replica.Host, b *Broker)) bool {
 	nd.m.mu.Lock()
 	defer nd.m.mu.Unlock()
 	if !nd.up {
 		return false
 	}
-	life := nd.life
-	nd.serving.Go(func() { fn(life) })
+	life, host, broker := nd.life, nd.host, nd.broker
+	nd.serving.Go(func() { fn(life, host, broker) })
 	return true
 }
 
@@ -303,6 +304,13 @@ func (nd *node) isUp() bool {
 	nd.m.mu.Lock()
 	defer nd.m.mu.Unlock()
 	return nd.up
+}
+
+// door is the broker of the node, for clients that do not know whether it is up.
+func (nd *node) door() (b *Broker, up bool) {
+	nd.m.mu.Lock()
+	defer nd.m.mu.Unlock()
+	return nd.broker, nd.up
 }
 
 func (m *mesh) isCut(i int) bool {

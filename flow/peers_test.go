@@ -27,30 +27,17 @@ func (p *fakePeers) Call(ctx context.Context, to ring.NodeID, _ wire.Class, m wi
 	if !ok {
 		return nil, unreachable(to)
 	}
-	handlers := map[wire.Method]wire.RequestHandler{
-		wire.MethodBirth: nd.host.HandleBirth, wire.MethodUnfit: nd.host.HandleUnfit,
-		wire.MethodRemoval: nd.host.HandleRemoval, wire.MethodReserve: nd.host.HandleReserve,
-		wire.MethodCatalog: nd.broker.HandleCatalog, wire.MethodPartition: nd.broker.HandlePartition,
-		wire.MethodImport: nd.broker.HandleImport,
-		wire.MethodFounding: func(ctx context.Context, _ ring.NodeID, body []byte) ([]byte, error) {
-			var b replica.Birth
-			if err := wire.Unmarshal(body, &b); err != nil {
-				return nil, err
-			}
-			return nil, nd.host.Create(ctx, b)
-		},
-	}
 	type answer struct {
 		body []byte
 		err  error
 	}
 	done := make(chan answer, 1)
 	body = slices.Clone(body)
-	if !nd.serve(func(life context.Context) {
+	if !nd.serve(func(life context.Context, host *replica.Host, broker *Broker) {
 		hctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		defer context.AfterFunc(life, cancel)()
-		b, err := handlers[m](hctx, p.nd.id, body)
+		b, err := handler(m, host, broker)(hctx, p.nd.id, body)
 		done <- answer{b, err}
 	}) {
 		return nil, unreachable(to)
@@ -70,19 +57,36 @@ func (p *fakePeers) Call(ctx context.Context, to ring.NodeID, _ wire.Class, m wi
 	}
 }
 
+// handler is what answers a method on a node.
+func handler(m wire.Method, host *replica.Host, b *Broker) wire.RequestHandler {
+	return map[wire.Method]wire.RequestHandler{
+		wire.MethodBirth: host.HandleBirth, wire.MethodUnfit: host.HandleUnfit,
+		wire.MethodRemoval: host.HandleRemoval, wire.MethodReserve: host.HandleReserve,
+		wire.MethodCatalog: b.HandleCatalog, wire.MethodPartition: b.HandlePartition,
+		wire.MethodImport: b.HandleImport,
+		wire.MethodFounding: func(ctx context.Context, _ ring.NodeID, body []byte) ([]byte, error) {
+			var b replica.Birth
+			if err := wire.Unmarshal(body, &b); err != nil {
+				return nil, err
+			}
+			return nil, host.Create(ctx, b)
+		},
+	}[m]
+}
+
 func (p *fakePeers) Open(ctx context.Context, to ring.NodeID, _ wire.Class, m wire.Method, hello []byte) (wire.Stream, error) {
 	nd, ok := p.nd.m.reach(p.nd.i, to)
 	if !ok || m == wire.MethodSnapshot && p.nd.m.noSnapshots.Load() {
 		return nil, unreachable(to)
 	}
-	handler := map[wire.Method]wire.StreamHandler{wire.MethodPublish: nd.broker.HandlePublish, wire.MethodSubscribe: nd.broker.HandleSubscribe,
-		wire.MethodSnapshot: nd.host.HandleSnapshot}[m]
 	near, far := newPipe()
 	p.nd.m.mu.Lock()
 	p.nd.m.pipes[near] = [2]int{p.nd.i, nd.i}
 	p.nd.m.mu.Unlock()
 	hello = slices.Clone(hello)
-	if !nd.serve(func(life context.Context) {
+	if !nd.serve(func(life context.Context, host *replica.Host, b *Broker) {
+		handler := map[wire.Method]wire.StreamHandler{wire.MethodPublish: b.HandlePublish, wire.MethodSubscribe: b.HandleSubscribe,
+			wire.MethodSnapshot: host.HandleSnapshot}[m]
 		hctx, cancel := context.WithCancel(life)
 		defer cancel()
 		defer context.AfterFunc(near.gone, cancel)()
@@ -108,11 +112,13 @@ func (d directory) Owner(g ring.GroupID) (owner ring.NodeID, term uint64, ok boo
 		if _, reached := d.nd.m.reach(d.nd.i, other.id); !reached || other == d.nd {
 			continue
 		}
-		if lg, here := other.host.Group(g); here {
-			if st := lg.Status(); st.Role == replica.RoleOwner && st.Ready && st.Term > term {
-				owner, term, ok = other.id, st.Term, true
+		other.takes(func() {
+			if lg, here := other.host.Group(g); here {
+				if st := lg.Status(); st.Role == replica.RoleOwner && st.Ready && st.Term > term {
+					owner, term, ok = other.id, st.Term, true
+				}
 			}
-		}
+		})
 	}
 	return owner, term, ok
 }
