@@ -85,7 +85,8 @@ func (b *Broker) streamFor(ctx context.Context, stream string, create bool) (*ca
 	if !create || wire.KindOf(err) != wire.KindNotFound {
 		return s, err
 	}
-	if _, _, err := b.Create(ctx, stream, StreamConfig{}, CreateOnly); err != nil && wire.CodeOf(err) != catalog.CodeExists {
+	_, _, err = b.Create(ctx, stream, StreamConfig{}, CreateOnly)
+	if code := wire.CodeOf(err); err != nil && code != catalog.CodeExists && code != catalog.CodeDeleted { // others create and delete it too
 		return nil, err
 	}
 	return b.usable(ctx, stream)

@@ -139,6 +139,24 @@ func TestDeleteLeavesATombstoneAndAnewIncarnationMayFollow(t *testing.T) {
 	wantErr(t, run(t, s, m, DeleteStream{Name: "orders", ID: streamID(1)}), wire.KindConflict, CodeVersionMismatch)
 }
 
+// Its first copy made the stream: that the name is another client's now must not read as if it had been so all along.
+func TestLateCopyOfACreationIsToldThatItsStreamWasDeletedThoughTheNameIsTakenAgain(t *testing.T) {
+	s := newMemStore()
+	m := open(t, s)
+	for _, mode := range []CreateMode{CreateOrSame, CreateOnly} {
+		first, second := creation("orders", streamID(1+2*byte(mode)), 3), creation("orders", streamID(2+2*byte(mode)), 3)
+		first.Mode = mode
+		wantStream(t, run(t, s, m, first), true)
+		wantStream(t, run(t, s, m, DeleteStream{Name: "orders"}), false)
+		other := wantStream(t, run(t, s, m, second), true)
+		wantErr(t, run(t, s, m, first), wire.KindConflict, CodeDeleted)
+		if now, ok := m.Get("orders"); !ok || now != other {
+			t.Fatalf("mode %d: the stream of another client is now %+v", mode, now)
+		}
+		wantStream(t, run(t, s, m, DeleteStream{Name: "orders"}), false)
+	}
+}
+
 func TestTombstonesAreForgottenByAgeAndByCount(t *testing.T) {
 	s := newMemStore()
 	m := open(t, s)

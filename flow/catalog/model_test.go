@@ -56,6 +56,8 @@ func (m *model) step(c Command, r Result) error {
 			elsewhere = elsewhere || n != c.Name && o.id == c.ID
 		}
 		switch {
+		case m.dead[c.ID]:
+			return expect(r, CodeDeleted, false, nil)
 		case exists && cur.id == c.ID:
 			return expect(r, "", true, &cur)
 		case exists && c.Mode == CreateOnly:
@@ -64,8 +66,6 @@ func (m *model) step(c Command, r Result) error {
 			return expect(r, CodeConfigDiffers, false, nil)
 		case exists:
 			return expect(r, "", false, &cur)
-		case m.dead[c.ID]:
-			return expect(r, CodeDeleted, false, nil)
 		case elsewhere:
 			return expect(r, CodeExists, false, nil)
 		}

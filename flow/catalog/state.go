@@ -83,14 +83,16 @@ func (s *state) next(nowMS int64) *change {
 	return &change{version: s.version, clockMS: s.clockMS}
 }
 
+// create makes a stream, unless the name is taken. One that was made by an earlier copy of the command and deleted since is told so, for
+// what another client made under the name meanwhile is no answer: it would deny that there was the first.
 func (s *state) create(c *CreateStream) (Result, *change) {
-	if cur := s.byName[c.Name]; cur != nil {
+	if cur := s.byName[c.Name]; cur != nil && !s.buried(c.ID) {
 		return createExisting(cur, c), nil
 	}
 	return s.make(c, Open, [16]byte{})
 }
 
-// make adds a stream whose name is free.
+// make adds a stream whose name is free, unless its incarnation was there before.
 func (s *state) make(c *CreateStream, ps PartitionState, export [16]byte) (Result, *change) {
 	if s.buried(c.ID) {
 		return refuse(wire.Errorf(wire.KindConflict, CodeDeleted,

@@ -96,11 +96,38 @@ type catalogState struct {
 	config  string
 	floor   uint64 // every later version is above it
 	ended   bool
+	made    uint64 // bits of the operations in doubt that were made: see twin
+}
+
+// twin tells operations in doubt that do the same apart: they are tried in the order of their invocation alone, for what a later one does
+// the one before could have done. Without that, the search doubles with each.
+type twin struct {
+	bit    uint64
+	before uint64 // bit of the one before; 0: there is none
+}
+
+// twins finds them among the first 64 operations in doubt.
+func twins(calls []*CatalogCall) map[*CatalogCall]twin {
+	type deed struct {
+		op      catalogOp
+		version uint64
+		config  string
+	}
+	out, last := map[*CatalogCall]twin{}, map[deed]uint64{}
+	for _, k := range calls {
+		if k.outcome != outcomeUnknown || k.op == opGet || len(out) == 64 {
+			continue
+		}
+		does := deed{k.op, k.version, k.config}
+		out[k] = twin{1 << len(out), last[does]}
+		last[does] = out[k].bit
+	}
+	return out
 }
 
 // catalogModel is the catalog of one name, one operation after the other.
 func catalogModel(calls []*CatalogCall) porcupine.Model {
-	m := &catalogRules{claimed: map[string]bool{}}
+	m := &catalogRules{claimed: map[string]bool{}, twins: twins(calls)}
 	for _, k := range calls {
 		if k.outcome == outcomeCreated {
 			m.claimed[k.answer.ID] = true
@@ -117,6 +144,7 @@ func catalogModel(calls []*CatalogCall) porcupine.Model {
 
 type catalogRules struct {
 	claimed map[string]bool // incarnations whose creation was answered: no other operation made them
+	twins   map[*CatalogCall]twin
 }
 
 // step gives the state after an operation that had its outcome in this state; false where it cannot have had it.
@@ -128,6 +156,11 @@ func (m *catalogRules) step(s catalogState, k *CatalogCall) (catalogState, bool)
 	case k.outcome == outcomeUnknown && s.ended:
 		return s, true
 	case k.outcome == outcomeUnknown:
+		t := m.twins[k]
+		if s.made&t.before != t.before {
+			return s, false
+		}
+		s.made |= t.bit
 		return s.unknown(k)
 	case k.outcome == outcomeNotFound:
 		return s, !s.exists && k.op != opCreate
@@ -154,7 +187,7 @@ func (m *catalogRules) step(s catalogState, k *CatalogCall) (catalogState, bool)
 func (s catalogState) unknown(k *CatalogCall) (catalogState, bool) {
 	switch k.op {
 	case opCreate:
-		return catalogState{exists: true, config: k.config, floor: s.floor}, !s.exists
+		return catalogState{exists: true, config: k.config, floor: s.floor, made: s.made}, !s.exists
 	case opUpdate:
 		return s.replaced(k), s.replaces(k)
 	case opDelete:
@@ -171,7 +204,7 @@ func (s catalogState) top() uint64 {
 	return max(s.floor, s.version)
 }
 
-func (s catalogState) deleted() catalogState { return catalogState{floor: s.top() + 1} }
+func (s catalogState) deleted() catalogState { return catalogState{floor: s.top() + 1, made: s.made} }
 
 func (s catalogState) conflicts(k *CatalogCall) bool {
 	switch k.op {
@@ -187,7 +220,7 @@ func (s catalogState) conflicts(k *CatalogCall) bool {
 }
 
 func (s catalogState) created(k *CatalogCall) (catalogState, bool) {
-	n := catalogState{exists: true, id: k.answer.ID, config: k.config, floor: s.floor}
+	n := catalogState{exists: true, id: k.answer.ID, config: k.config, floor: s.floor, made: s.made}
 	if k.answer.Config == k.config {
 		n.version = k.answer.Version
 	}
