@@ -44,7 +44,7 @@ func TestCatalogIsLinearizableWhileNodesAreCutOffAndCrash(t *testing.T) {
 			}
 			answered, refused, unknown := history.Counts()
 			t.Logf("%d operations were answered, %d refused, %d of unknown outcome", answered, refused, unknown)
-			if answered < 50 {
+			if answered < 100 {
 				t.Error("too few to tell anything")
 			}
 			if t.Failed() {
@@ -77,17 +77,23 @@ func (p *forgetful) Call(ctx context.Context, to ring.NodeID, c wire.Class, m wi
 
 var disputed = []string{"orders", "users", "logs"}
 
-// disputeNames has two clients on each node work on the same names while nodes fail, heals the mesh, and has all nodes read all names.
+// disputeNames has three clients on each node, one of which only looks, work on the same names while nodes fail, heals the mesh, and has all nodes read all names.
 func disputeNames(t *testing.T, m *mesh, history *check.Catalog, seed uint64) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
-	for i := range 2 * len(m.nodes) {
+	for i := range 3 * len(m.nodes) {
 		c := &catalogUser{t: t, nd: m.nodes[i%len(m.nodes)], history: history, rng: rand.New(rand.NewPCG(seed, uint64(i+1))),
 			known: map[string]uint64{}, retention: int64(i+1) * 1_000_000}
+		act, pause := c.change, 500
+		if i >= 2*len(m.nodes) {
+			act, pause = c.look, 100
+		}
 		all.Go(func() {
 			for ctx.Err() == nil {
-				c.act()
-				virtual.Sleep(time.Duration(c.rng.IntN(500)) * time.Millisecond)
+				if b, up := c.nd.door(); up {
+					act(b, disputed[c.rng.IntN(len(disputed))])
+				}
+				virtual.Sleep(time.Duration(c.rng.IntN(pause)) * time.Millisecond)
 			}
 		})
 	}
@@ -98,7 +104,7 @@ func disputeNames(t *testing.T, m *mesh, history *check.Catalog, seed uint64) {
 	for _, nd := range m.nodes {
 		c := &catalogUser{t: t, nd: nd, history: history}
 		for _, name := range disputed {
-			if err := c.get(nd.broker, m.within(10*time.Second), name); err != nil && wire.KindOf(err) != wire.KindNotFound {
+			if err := c.get(m.within(10*time.Second), nd.broker, name); err != nil && wire.KindOf(err) != wire.KindNotFound {
 				t.Errorf("node %d, after all is well again: %v", nd.i, err)
 			}
 		}
@@ -144,34 +150,39 @@ type catalogUser struct {
 	retention int64             // another one for each change, of this client alone
 }
 
-// act does one thing, if its node is up.
-func (c *catalogUser) act() {
-	b, up := c.nd.door()
-	if !up {
-		return
-	}
-	patience := 3 * time.Second
+// patience is mostly enough for a failover.
+func (c *catalogUser) patience() (context.Context, context.CancelFunc) {
+	d := 3 * time.Second
 	if c.rng.IntN(3) == 0 {
-		patience = 200 * time.Millisecond
+		d = 200 * time.Millisecond
 	}
-	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	return context.WithTimeout(c.t.Context(), d)
+}
+
+func (c *catalogUser) change(b *Broker, name string) {
+	ctx, cancel := c.patience()
 	defer cancel()
-	name := disputed[c.rng.IntN(len(disputed))]
-	switch n := c.rng.IntN(10); {
+	switch n := c.rng.IntN(8); {
 	case n < 3:
-		c.create(b, ctx, name)
-	case n < 5 && c.known[name] > 0:
-		c.update(b, ctx, name)
-	case n < 7:
-		c.delete(b, ctx, name)
-	case n < 8:
-		c.list(b, ctx)
+		c.create(ctx, b, name)
+	case n < 6 && c.known[name] > 0:
+		c.update(ctx, b, name)
 	default:
-		_ = c.get(b, ctx, name) // it is recorded
+		c.delete(ctx, b, name)
 	}
 }
 
-func (c *catalogUser) create(b *Broker, ctx context.Context, name string) {
+func (c *catalogUser) look(b *Broker, name string) {
+	ctx, cancel := c.patience()
+	defer cancel()
+	if c.rng.IntN(5) == 0 {
+		c.list(ctx, b)
+		return
+	}
+	_ = c.get(ctx, b, name) // it is recorded
+}
+
+func (c *catalogUser) create(ctx context.Context, b *Broker, name string) {
 	mode := CreateMode(c.rng.IntN(2))
 	cfg := StreamConfig{Partitions: 1, Replicas: 1, RetentionMS: 1}
 	if mode == CreateOnly {
@@ -190,7 +201,7 @@ func (c *catalogUser) create(b *Broker, ctx context.Context, name string) {
 	}
 }
 
-func (c *catalogUser) get(b *Broker, ctx context.Context, name string) error {
+func (c *catalogUser) get(ctx context.Context, b *Broker, name string) error {
 	k := c.history.Get(name)
 	info, err := b.Get(ctx, name)
 	if err != nil {
@@ -201,7 +212,7 @@ func (c *catalogUser) get(b *Broker, ctx context.Context, name string) error {
 	return nil
 }
 
-func (c *catalogUser) update(b *Broker, ctx context.Context, name string) {
+func (c *catalogUser) update(ctx context.Context, b *Broker, name string) {
 	c.retention++
 	k := c.history.Update(name, c.known[name], fmt.Sprint(c.retention))
 	info, err := b.Update(ctx, name, c.known[name], StreamConfig{Partitions: 1, Replicas: 1, RetentionMS: c.retention})
@@ -212,7 +223,7 @@ func (c *catalogUser) update(b *Broker, ctx context.Context, name string) {
 	k.Found(c.told(info))
 }
 
-func (c *catalogUser) delete(b *Broker, ctx context.Context, name string) {
+func (c *catalogUser) delete(ctx context.Context, b *Broker, name string) {
 	k := c.history.Delete(name)
 	if err := b.Delete(ctx, name); err != nil {
 		c.failed(k, err)
@@ -221,7 +232,7 @@ func (c *catalogUser) delete(b *Broker, ctx context.Context, name string) {
 	k.Done()
 }
 
-func (c *catalogUser) list(b *Broker, ctx context.Context) {
+func (c *catalogUser) list(ctx context.Context, b *Broker) {
 	asked := map[string]*check.CatalogCall{}
 	for _, name := range disputed {
 		asked[name] = c.history.Get(name)
