@@ -23,7 +23,8 @@ import (
 // Recorded is what the catalog answers by a quorum's word: Create, Get, Delete, Update of a named version, and List where it is complete,
 // each name by itself. Not recorded, because they promise less: a list that says that it is incomplete, the definitions that publishers
 // and readers use (catalogClient.lookup), and what a definition tells of owners and replicas; and Update of any version (0), which is
-// repeated when its outcome is unknown, so that it may undo what another client changed meanwhile.
+// repeated when its outcome is unknown, so that it may undo what another client changed meanwhile. Answers are lost here, and requests; none
+// arrives after its sender gave it up for lost.
 func TestCatalogIsLinearizableWhileNodesAreCutOffAndCrash(t *testing.T) {
 	seeds := []uint64{1, 2, 3}
 	if n, err := strconv.ParseUint(os.Getenv("SEED"), 10, 64); err == nil {

@@ -59,7 +59,8 @@ type Streams interface {
 	// List waits for half of the time that ctx leaves. Where some shards of the catalog do not answer meanwhile, it gives what is known, and
 	// says that it is incomplete; an error where nothing is.
 	List(ctx context.Context) (StreamList, error)
-	// Update replaces the mutable part of the config when version matches (0: any).
+	// Update replaces the mutable part of the config when version matches. 0: any; it is then repeated when its outcome is unknown, so that it
+	// may be made twice, undo what another client changed between, or meet the next incarnation.
 	Update(ctx context.Context, name string, version uint64, cfg StreamConfig) (StreamInfo, error)
 	Delete(ctx context.Context, name string) error
 }
