@@ -10,7 +10,8 @@ import (
 // Violation is one broken promise.
 type Violation struct {
 	// Name is the checker's stable word: lost-write, inconsistent-offset, order, duplicate, aborted-read, phantom-read, skip,
-	// non-monotonic-read, two-owners, divergent-replicas, or no-final-reader (the history cannot tell what was lost).
+	// non-monotonic-read, two-owners, divergent-replicas, or no-final-reader (the history cannot tell what was lost); and of CheckCatalog
+	// catalog-not-linearizable, or catalog-undecided (the search took too long).
 	Name string
 	// Text says for a human which events, places and clients are concerned.
 	Text string
