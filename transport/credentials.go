@@ -87,16 +87,29 @@ func CredentialsFromSecret(node ring.NodeID, secret []byte, previous ...[]byte) 
 // CredentialsFromFiles takes PEM files of the operator's own PKI instead: every certificate that caFile's authorities
 // issued is trusted. A certificate that names a node (URI "skein:<node id>") is held to it; others may speak for any node.
 func CredentialsFromFiles(node ring.NodeID, certFile, keyFile, caFile string) (*Credentials, error) {
-	cert, err := tls.LoadX509KeyPair(certFile, keyFile)
+	certPEM, err := os.ReadFile(certFile)
 	if err != nil {
 		return nil, fmt.Errorf("load node certificate: %w", err)
 	}
-	pem, err := os.ReadFile(caFile)
+	keyPEM, err := os.ReadFile(keyFile)
+	if err != nil {
+		return nil, fmt.Errorf("load node certificate: %w", err)
+	}
+	caPEM, err := os.ReadFile(caFile)
 	if err != nil {
 		return nil, fmt.Errorf("load CA file: %w", err)
 	}
+	return credentialsFromPEM(node, certPEM, keyPEM, caPEM, caFile)
+}
+
+// credentialsFromPEM takes what is in the files; caFile is the name that an error tells.
+func credentialsFromPEM(node ring.NodeID, certPEM, keyPEM, caPEM []byte, caFile string) (*Credentials, error) {
+	cert, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("load node certificate: %w", err)
+	}
 	c := &Credentials{node: node, roots: x509.NewCertPool(), leaves: []leaf{{cert: cert}}}
-	if !c.roots.AppendCertsFromPEM(pem) {
+	if !c.roots.AppendCertsFromPEM(caPEM) {
 		return nil, fmt.Errorf("load CA file: no certificate in %s", caFile)
 	}
 	if _, err := rand.Read(c.resetKey[:]); err != nil {
