@@ -44,6 +44,7 @@ func TestEveryPositionStartsWhereItSays(t *testing.T) {
 					"end":            {offsets(map[ring.PartitionID]uint64{0: 10}), ""},
 					"beyond the end": {offsets(map[ring.PartitionID]uint64{0: 50}), ""},
 					"cursor":         {Position{Kind: FromCursor, Cursor: cursor}, "789"},
+					"forged cursor":  {Position{Kind: FromCursor, Cursor: Cursor{Stream: info.ID, Next: map[ring.PartitionID]uint64{0: 1<<63 - 1}}}, ""},
 				}
 				for name, c := range cases {
 					for i := range 3 {

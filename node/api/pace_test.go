@@ -99,6 +99,9 @@ func TestBodiesThatKeepToTheRateAreTaken(t *testing.T) {
 	if status := sendSlowly(t, 40, 500, time.Second); status != 408 {
 		t.Errorf("at 500 bytes per second: status %d", status)
 	}
+	if status := sendSlowly(t, 40, 1, time.Second); status != 408 {
+		t.Errorf("at 1 byte per second: status %d", status)
+	}
 }
 
 func TestSlowBodiesAreAnsweredToo(t *testing.T) {

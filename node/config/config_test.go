@@ -97,6 +97,12 @@ func TestComplaints(t *testing.T) {
 		{"name: a\nname: b\n", "skein.yaml:2:"},
 		{"http.addr: 127.0.0.1:1\nhttp: {addr: \"127.0.0.1:2\"}\n", "http.addr: given twice, first at"},
 		{"a: 1\n---\nb: 2\n", "skein.yaml:3: holds a second document"},
+		{"{\"name\": \"a\"}\nzone: b\n", "skein.yaml:2: not YAML or JSON"}, // both, one after the other
+		{"zone: b\n{\"name\": \"a\"}\n", "skein.yaml:2: not YAML or JSON"},
+		{"{\"name\": \"a\"}\n---\nzone: b\n", "skein.yaml:3: holds a second document"},
+		{"{\"name\": \"a\"}{\"zone\": \"b\"}", "not YAML or JSON"},
+		{"{\"name\": \"a\", \"name\": \"b\"}", "skein.yaml:1:"},
+		{"[{\"name\": \"a\"}]", "is neither YAML nor JSON"},
 		{"just words\n", "is neither YAML nor JSON"},
 		{"[server]\nport = 1\n", "not YAML or JSON"},
 		{"<config/>", "is neither YAML nor JSON"},
@@ -142,8 +148,20 @@ func TestUnreadableFileIsNamed(t *testing.T) {
 	if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "no.yaml") {
 		t.Errorf("got %v", err)
 	}
-	if _, err = Load(Sources{File: t.TempDir()}); err == nil {
-		t.Error("a directory was read as a file")
+	dir := t.TempDir()
+	if _, err = Load(Sources{File: dir}); err == nil || !strings.Contains(err.Error(), dir) {
+		t.Errorf("of a directory: %v", err)
+	}
+	below := filepath.Join(write(t, "file", "name: a\n"), "skein.yaml")
+	if _, err = Load(Sources{File: below}); err == nil || !strings.Contains(err.Error(), below) {
+		t.Errorf("of a file below a file: %v", err)
+	}
+	shut := write(t, "shut.yaml", "name: a\n")
+	if err := os.Chmod(shut, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = Load(Sources{File: shut}); os.Geteuid() != 0 && (!errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), shut)) {
+		t.Errorf("of a file without permission: %v", err)
 	}
 	if _, err = Load(Sources{File: write(t, "big.yaml", strings.Repeat("# x\n", 1<<19))}); err == nil || !strings.Contains(err.Error(), "larger than 1 MiB") {
 		t.Errorf("got %v", err)
