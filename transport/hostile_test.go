@@ -2,6 +2,7 @@ package transport_test
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"slices"
 	"testing"
@@ -137,6 +138,33 @@ func TestPeerThatNeverReadsAnswersHarmsOnlyItself(t *testing.T) {
 		}
 		if _, err := peer.Call(within(t, 5*time.Second), n.id, wire.ClassBulk, mEcho, []byte("x")); err != nil {
 			t.Fatal(err)
+		}
+	})
+}
+
+func TestIdleStreamsAreEndedAloneInTime(t *testing.T) {
+	each(t, func(t *testing.T, b backend) {
+		n, peer := start(t, b, "n", "", func(c *transport.Config) { c.HandshakeTimeout = time.Second }), start(t, b, "peer", "")
+		meet(t, n, peer)
+		in := intrude(t, b, n)
+		in.greet()
+		idle := make([]transport.Conduit, 500)
+		for i := range idle {
+			idle[i] = in.say([]byte{0}) // a header that stops there
+		}
+		if _, err := peer.Call(within(t, 5*time.Second), n.id, wire.ClassBulk, mEcho, []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		for i, s := range idle {
+			_ = s.SetReadDeadline(time.Now().Add(10 * time.Second))
+			_, err := s.Read(make([]byte, 1))
+			if e, ok := errors.AsType[*transport.ResetError](err); !ok || !e.Remote {
+				t.Fatalf("stream %d ended with %v", i, err)
+			}
+		}
+		s := in.say(wire.AppendFrame(nil, wire.Header{Type: wire.FrameRequest, Method: mEcho}, []byte("y"))) // the connection goes on
+		if h, body, err := wire.ReadFrame(s); err != nil || h.Type != wire.FrameResponse || string(body) != "y" {
+			t.Errorf("a whole request is answered %+v %q %v", h, body, err)
 		}
 	})
 }

@@ -290,8 +290,6 @@ func TestOwnCertificatesWork(t *testing.T) {
 func TestExpiredAndForeignCertificatesAreRefused(t *testing.T) {
 	each(t, func(t *testing.T, b backend) {
 		good, goodKey, ca := pki(t, "", time.Now().Add(time.Hour))
-		_ = good
-		_ = goodKey
 		expired, expiredKey, expiredCA := pki(t, "", time.Now().Add(-time.Minute))
 		own := func(cert, key, ca string) option {
 			return func(c *transport.Config) {
@@ -306,9 +304,15 @@ func TestExpiredAndForeignCertificatesAreRefused(t *testing.T) {
 		a, c := start(t, b, "a", "", late), start(t, b, "c", "", late)
 		know(a, c)
 		until(t, "the clocks are named", func() bool { return a.logs.has("do the clocks differ") })
+		if a.Up(c.id) || c.Up(a.id) {
+			t.Error("a node with an expired certificate was let in")
+		}
 		x, y := start(t, b, "x", "", own(good, goodKey, ca)), start(t, b, "y", "")
 		know(x, y)
 		until(t, "foreign", func() bool { return x.logs.has("another secret") && y.logs.has("another secret") })
+		if x.Up(y.id) || y.Up(x.id) {
+			t.Error("a node with a foreign certificate was let in")
+		}
 	})
 }
 
