@@ -49,9 +49,11 @@ type clusterConn struct {
 	net.Conn
 	t       *transport
 	inbound bool
-	seen    []byte // the first bytes, until the label is known
+	seen    []byte // the first bytes, until the label and the kind behind it are known
 	decided bool
+	judged  bool // the label was
 	refused bool
+	packed  bool  // the stream is compressed
 	held    int64 // bytes read, of an incoming stream
 }
 
@@ -79,6 +81,12 @@ func (c *clusterConn) hold(n int) error {
 // labelMark is the first byte of a label header: mark, length, label.
 const labelMark = 244
 
+// compressed is the kind of a stream that memberlist would unpack first. No node sends one (see libConfig), and 40 KB become 40 MiB at once,
+// on every connection. In an encrypted stream it does not show: there only who holds the secret can send it.
+const compressed = 9
+
+var errCompressed = errors.New("compressed gossip is not taken")
+
 func (c *clusterConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if err := c.hold(n); err != nil {
@@ -87,24 +95,42 @@ func (c *clusterConn) Read(p []byte) (int, error) {
 	if c.decided || n == 0 {
 		return n, err
 	}
-	c.seen = append(c.seen, p[:min(n, 2+255-len(c.seen))]...)
+	c.seen = append(c.seen, p[:min(n, 2+255+1-len(c.seen))]...)
 	c.decide()
 	if c.refused && !c.inbound {
 		return 0, fmt.Errorf("%s %w", c.RemoteAddr(), errOtherCluster)
+	}
+	if c.packed {
+		if c.t.onCompressed != nil {
+			c.t.onCompressed()
+		}
+		return 0, fmt.Errorf("%s: %w", c.RemoteAddr(), errCompressed)
 	}
 	return n, err
 }
 
 func (c *clusterConn) decide() {
-	if c.seen[0] != labelMark {
-		c.decided, c.seen = true, nil
+	behind := 0 // the label
+	if c.seen[0] == labelMark {
+		if len(c.seen) < 2 || len(c.seen) < 2+int(c.seen[1]) {
+			return
+		}
+		behind = 2 + int(c.seen[1])
+		c.judge(string(c.seen[2:behind]))
+	}
+	if !c.refused && len(c.seen) == behind {
 		return
 	}
-	if len(c.seen) < 2 || len(c.seen) < 2+int(c.seen[1]) {
-		return
-	}
-	label := string(c.seen[2 : 2+int(c.seen[1])])
+	c.packed = !c.refused && c.seen[behind] == compressed
 	c.decided, c.seen = true, nil
+}
+
+// judge looks at the label, once.
+func (c *clusterConn) judge(label string) {
+	if c.judged {
+		return
+	}
+	c.judged = true
 	if label == c.t.cluster || !isName(label) {
 		return // noise is memberlist's to refuse, and no cluster to tell an operator of
 	}

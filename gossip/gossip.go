@@ -113,6 +113,7 @@ func New(cfg Config) (*Gossip, error) {
 	g.queue = &memberlist.TransmitLimitedQueue{NumNodes: func() int { return g.View().CountPresent() }, RetransmitMult: 3}
 	net.onOther = g.notices.otherCluster(cfg.Self.Cluster)
 	net.onExcess = g.metrics.excessConns.Inc
+	net.onCompressed = g.metrics.invalid.WithLabelValues("compressed").Inc
 	return g, nil
 }
 

@@ -38,6 +38,8 @@ type transport struct {
 	adv      netip.AddrPort
 	onOther  func(remote net.Addr, cluster string)
 	onExcess func()
+	// onCompressed hears of a stream that is refused for being compressed.
+	onCompressed func()
 	// blocked, when set, cuts traffic with an address. For tests of partitions.
 	blocked func(addr string) bool
 
