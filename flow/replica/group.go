@@ -57,6 +57,7 @@ type Group struct {
 	stirred   uint64                         // tick at which something was last asked of this replica
 	invited   *pb.Message                    // the owner's word that this follower may rest
 	passing   bool                           // ticks go by at once: no heartbeats
+	backUntil uint64                         // tick before which it takes no pre-vote: another replica stands
 
 	role     raft.StateType
 	term     uint64

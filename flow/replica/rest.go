@@ -97,7 +97,7 @@ func isWord(m *pb.Message) bool {
 	return false
 }
 
-// word sends one of the words above. It is never stepped into raft.
+// word sends a message that is not from this replica's raft: one of the words above, or the last of an owner that stops.
 func (g *Group) word(to uint64, typ pb.MessageType, index uint64) {
 	self, term := uint64(g.birth.Self), g.term
 	g.send(&pb.Message{Type: typ.Enum(), From: &self, To: &to, Term: &term, Index: &index})
@@ -121,18 +121,33 @@ func (g *Group) askIfSilent() {
 	}
 }
 
-// sayOver tells the followers that this owner is no more.
+// sayOver tells the followers that this owner is no more, and has the one that has most of its log stand at once (the TimeoutNow of the Raft
+// dissertation, section 3.10): followers whose time all goes by at once are likely to split their votes. They hear the word nevertheless,
+// all of them, for that one may refuse.
 func (g *Group) sayOver() {
 	if !beating {
 		return
 	}
 	g.loadProgress()
-	for _, p := range g.progress {
-		if p.id != g.birth.Self {
-			g.word(uint64(p.id), pb.MsgHeartbeat, overMark)
-		}
+	others := slices.DeleteFunc(g.progress, func(p memberProgress) bool { return p.id == g.birth.Self })
+	if heir, ok := heirOf(others); ok {
+		g.word(uint64(heir), pb.MsgTimeoutNow, 0)
+	}
+	for _, p := range others {
+		g.word(uint64(p.id), pb.MsgHeartbeat, overMark)
 	}
 	g.h.outbox.kick()
+}
+
+// heirOf is the voter that has most of the owner's log; the first of several.
+func heirOf(others []memberProgress) (id ring.ReplicaID, ok bool) {
+	var most uint64
+	for _, p := range others {
+		if !p.learner && (!ok || p.match > most) {
+			id, most, ok = p.id, p.match, true
+		}
+	}
+	return id, ok
 }
 
 // idle is true when nothing of this replica is under way and its whole log is applied.
