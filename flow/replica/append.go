@@ -15,6 +15,8 @@ type appendOp struct {
 	reset     *log.Mark
 	bytes     int64 // of its entries
 	start     time.Time
+	votes     bool   // the term or the vote changes
+	tick      uint64 // at which it began
 }
 
 // append handles raft's wish to store something. Such wishes are served strictly in order.
@@ -33,11 +35,12 @@ func (g *Group) append(m *pb.Message) {
 // write hands one message's content to the journal. Its responses are delivered when it and all before it are durable.
 func (g *Group) write(m *pb.Message, reset *log.Mark) {
 	w := log.Write{Group: g.id, Reset: reset}
-	op := &appendOp{responses: m.GetResponses(), reset: reset, start: time.Now()}
+	op := &appendOp{responses: m.GetResponses(), reset: reset, start: time.Now(), tick: g.ticks}
 	if m.Term != nil {
 		was := g.hard
 		g.hard = log.HardState{Term: m.GetTerm(), Vote: m.GetVote(), Commit: m.GetCommit()}
-		if g.hard.Term != was.Term || g.hard.Vote != was.Vote {
+		if op.votes = g.hard.Term != was.Term || g.hard.Vote != was.Vote; op.votes {
+			g.election.syncing++
 			w.HardState = &log.HardState{Term: g.hard.Term, Vote: g.hard.Vote, Commit: g.hard.Commit}
 		}
 	}
@@ -94,6 +97,7 @@ func (g *Group) finishAppends(n int) {
 		g.appends = g.appends[1:]
 		g.h.unwritten.add(-op.bytes)
 		g.h.metrics.appendSeconds.Observe(time.Since(op.start).Seconds())
+		g.wrote(op)
 		if op.reset != nil {
 			g.store.compacted, g.store.first = *op.reset, op.reset.Index+1
 			g.store.stable(op.reset.Index)

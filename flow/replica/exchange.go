@@ -56,30 +56,6 @@ func (g *Group) step(from ring.NodeID, e envelope) {
 	g.stepCore(m)
 }
 
-// standBack has this replica, if it stands, let another one win that stands too and that it would vote for: the one with the lower id. It
-// says whether m is a pre-vote that is not taken for that.
-//
-// Two that stand within the same round trip both win the pre-vote, split the votes, and nobody owns the group for another election timeout.
-// Half of one is enough to step back for: a pre-vote that comes later is one of its next attempt, which begins at least a whole one after
-// the last, should the other not have won.
-func (g *Group) standBack(m *pb.Message) (drop bool) {
-	switch m.GetType() {
-	case pb.MsgPreVote:
-		if ring.ReplicaID(m.GetFrom()) < g.birth.Self && g.rn.BasicStatus().RaftState == raft.StatePreCandidate && g.hasNoMoreThan(m) {
-			g.backUntil = g.ticks + uint64(g.h.cfg.ElectionTicks)/2
-		}
-	case pb.MsgPreVoteResp:
-		return !m.GetReject() && g.ticks < g.backUntil
-	}
-	return false
-}
-
-// hasNoMoreThan says whether the log of a replica that stands is at least as up to date as this one's (Raft dissertation, section 3.6.1).
-func (g *Group) hasNoMoreThan(m *pb.Message) bool {
-	term, err := g.store.Term(g.store.last)
-	return err == nil && (term < m.GetLogTerm() || (term == m.GetLogTerm() && g.store.last <= m.GetIndex()))
-}
-
 // maxStrangers bounds replicas we heard of that our configuration does not name yet.
 const maxStrangers = 16
 

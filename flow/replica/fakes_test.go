@@ -11,9 +11,11 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/skeinmesh/skein/flow/log"
 	"github.com/skeinmesh/skein/ring"
+	"github.com/skeinmesh/skein/testnet/virtual"
 	"github.com/skeinmesh/skein/transport/wire"
 )
 
@@ -29,6 +31,7 @@ type memJournal struct {
 	trim     atomic.Bool // Release drops at once
 	noAppend bool        // hold the disk
 	noRoom   bool        // hold who appends
+	syncTime atomic.Int64
 }
 
 type memUnit struct {
@@ -67,6 +70,15 @@ func (j *memJournal) run(ended chan struct{}) {
 		}
 		batch := j.queue
 		j.queue = nil
+		if d := time.Duration(j.syncTime.Load()); d > 0 {
+			j.mu.Unlock()
+			virtual.Sleep(d)
+			j.mu.Lock()
+			if j.closed {
+				j.mu.Unlock()
+				return
+			}
+		}
 		for _, u := range batch {
 			j.unsynced = append(j.unsynced, u.w)
 			if u.sync {

@@ -57,7 +57,7 @@ type Group struct {
 	stirred   uint64                         // tick at which something was last asked of this replica
 	invited   *pb.Message                    // the owner's word that this follower may rest
 	passing   bool                           // ticks go by at once: no heartbeats
-	backUntil uint64                         // tick before which it takes no pre-vote: another replica stands
+	election  election
 
 	role     raft.StateType
 	term     uint64
@@ -280,14 +280,9 @@ func (g *Group) tick() {
 		return
 	}
 	g.endDoomed()
-	g.rn.Tick()
-	if g.campaigns > 0 && g.ticks%3 == 0 {
-		g.campaigns--
-		if g.lead == raft.None {
-			g.campaign()
-		} else {
-			g.campaigns = 0
-		}
+	if !g.votesSlowly() {
+		g.rn.Tick()
+		g.campaignEagerly()
 	}
 	if g.ticks%32 == 0 {
 		g.store.refresh()
@@ -299,15 +294,6 @@ func (g *Group) tick() {
 		g.planTick()
 	}
 	g.evict()
-}
-
-func (g *Group) campaign() {
-	if g.mend.why != nil {
-		return
-	}
-	if err := g.rn.Campaign(); err != nil {
-		g.log.Debug("campaign refused", "err", err)
-	}
 }
 
 // active tells whether a replica spoke within the last election timeout, by our ticks.

@@ -194,7 +194,7 @@ func (g *Group) planInput(now time.Time) PlanInput {
 		Commit: g.commit.Load(), Want: g.h.want(g.birth, g.sm), Move: g.agreedMove(), LastStep: p.lastStep,
 		HomeAfter: g.h.cfg.HomeAfter, EvenOut: g.h.mayEven(now)}
 	// A move that both ends are still asked about would be lost with the ownership.
-	in.PreferHome = g.h.cfg.PreferHome && p.move == nil
+	in.PreferHome = g.h.cfg.PreferHome && p.move == nil && !g.slowDisk()
 	place := g.h.cfg.Placement
 	g.loadProgress()
 	for _, m := range members {

@@ -72,6 +72,7 @@ func runFlood(t *testing.T, partitions, publishers int, duration time.Duration, 
 		return nil
 	}})
 	m.create("flood", partitions)
+	m.steady("flood") // what is under way would need votes, of slow disks, and its partition would say no-quorum meanwhile
 	f := newFlood(m, "flood")
 	if err := os.WriteFile(slow, nil, 0o600); err != nil {
 		t.Fatal(err)

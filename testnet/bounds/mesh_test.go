@@ -146,6 +146,25 @@ func (m *mesh) create(stream string, partitions int) []client.MeshPartition {
 	return parts
 }
 
+// steady waits until no partition of a stream has had another owner for fifty looks: hand-overs after its creation are done.
+func (m *mesh) steady(stream string) {
+	m.t.Helper()
+	c := m.at(0)
+	var was string
+	same := 0
+	m.eventually("owners stay the same", func() bool {
+		parts, err := c.Partitions(m.t.Context(), stream)
+		var now strings.Builder
+		for _, p := range parts {
+			fmt.Fprint(&now, p.Owner, p.Term, " ")
+		}
+		if same++; err != nil || now.String() != was {
+			same, was = 0, now.String()
+		}
+		return same == 50
+	})
+}
+
 // patience is how long a mesh may take to come to something on a busy host.
 const patience = time.Minute
 
