@@ -121,33 +121,22 @@ func (g *Group) askIfSilent() {
 	}
 }
 
-// sayOver tells the followers that this owner is no more, and has the one that has most of its log stand at once (the TimeoutNow of the Raft
-// dissertation, section 3.10): followers whose time all goes by at once are likely to split their votes. They hear the word nevertheless,
-// all of them, for that one may refuse.
+// sayOver tells the followers that this owner is no more, and has the best of them stand at once (the TimeoutNow of the Raft dissertation,
+// section 3.10): if time went by at once for all of them, all would stand. They hear the word nevertheless, for that one may refuse.
 func (g *Group) sayOver() {
 	if !beating {
 		return
 	}
-	g.loadProgress()
-	others := slices.DeleteFunc(g.progress, func(p memberProgress) bool { return p.id == g.birth.Self })
-	if heir, ok := heirOf(others); ok {
+	if heir, ok := g.successor(); ok {
 		g.word(uint64(heir), pb.MsgTimeoutNow, 0)
 	}
-	for _, p := range others {
-		g.word(uint64(p.id), pb.MsgHeartbeat, overMark)
-	}
-	g.h.outbox.kick()
-}
-
-// heirOf is the voter that has most of the owner's log; the first of several.
-func heirOf(others []memberProgress) (id ring.ReplicaID, ok bool) {
-	var most uint64
-	for _, p := range others {
-		if !p.learner && (!ok || p.match > most) {
-			id, most, ok = p.id, p.match, true
+	g.loadProgress()
+	for _, p := range g.progress {
+		if p.id != g.birth.Self {
+			g.word(uint64(p.id), pb.MsgHeartbeat, overMark)
 		}
 	}
-	return id, ok
+	g.h.outbox.kick()
 }
 
 // idle is true when nothing of this replica is under way and its whole log is applied.
