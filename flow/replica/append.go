@@ -40,7 +40,6 @@ func (g *Group) write(m *pb.Message, reset *log.Mark) {
 		was := g.hard
 		g.hard = log.HardState{Term: m.GetTerm(), Vote: m.GetVote(), Commit: m.GetCommit()}
 		if op.votes = g.hard.Term != was.Term || g.hard.Vote != was.Vote; op.votes {
-			g.election.syncing++
 			w.HardState = &log.HardState{Term: g.hard.Term, Vote: g.hard.Vote, Commit: g.hard.Commit}
 		}
 	}

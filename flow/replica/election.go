@@ -1,6 +1,8 @@
 package replica
 
 import (
+	"slices"
+
 	"github.com/skeinmesh/skein/ring"
 	"go.etcd.io/raft/v3"
 	pb "go.etcd.io/raft/v3/raftpb"
@@ -11,7 +13,6 @@ import (
 // election is what a replica remembers of elections. Of the group's goroutine.
 type election struct {
 	backUntil uint64 // tick before which it takes no pre-vote: another replica stands
-	syncing   int    // writes of its term or vote that are on their way to the disk
 	waitUntil uint64 // tick before which no time passes towards the next attempt
 	slowUntil uint64 // tick before which the disk counts as slow
 }
@@ -66,7 +67,8 @@ func (g *Group) hasNoMoreThan(m *pb.Message) bool {
 // again: the others' disks may be as slow, and each attempt makes the votes of the one before worthless. Where syncing takes longer than
 // an election timeout, a group would never have an owner otherwise.
 func (g *Group) votesSlowly() bool {
-	return g.role != raft.StateLeader && (g.election.syncing > 0 || g.ticks < g.election.waitUntil)
+	return g.role != raft.StateLeader &&
+		(g.ticks < g.election.waitUntil || slices.ContainsFunc(g.appends, func(op *appendOp) bool { return op.votes }))
 }
 
 // maxVoteWait is for how many election timeouts at most the others' disks are waited for, slowFor for how many a disk counts as slow.
@@ -82,7 +84,6 @@ func (g *Group) wrote(op *appendOp) {
 		g.election.slowUntil = g.ticks + slowFor*limit
 	}
 	if op.votes {
-		g.election.syncing--
 		g.election.waitUntil = g.ticks + min(g.ticks-op.tick, maxVoteWait*limit)
 	}
 }

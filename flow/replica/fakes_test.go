@@ -28,10 +28,10 @@ type memJournal struct {
 	queue    []memUnit
 	closed   bool
 	ended    chan struct{}
-	trim     atomic.Bool // Release drops at once
-	noAppend bool        // hold the disk
-	noRoom   bool        // hold who appends
-	syncTime atomic.Int64
+	trim     atomic.Bool  // Release drops at once
+	noAppend bool         // hold the disk
+	noRoom   bool         // hold who appends
+	syncTime atomic.Int64 // how long the disk takes, in ns
 }
 
 type memUnit struct {

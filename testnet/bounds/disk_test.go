@@ -43,6 +43,15 @@ func TestFloodBeyondWhatTheDiskTakesIsRefusedNotHeld(t *testing.T) {
 			if f.refusals["503 overloaded"] == 0 {
 				t.Error("nobody was told that the mesh is overloaded")
 			}
+			for why, events := range f.refusals {
+				switch why {
+				case "503 overloaded", "504 outcome-unknown", "connection":
+				default:
+					if full() {
+						t.Errorf("%d events were refused for another reason: %s", events, why)
+					}
+				}
+			}
 			ratio := float64(f.offered) / float64(max(f.acked, 1))
 			if t.Logf("offered %.1f times what was acknowledged", ratio); full() && ratio < 10 {
 				t.Error("the flood was too small to judge: ten times what the disk takes is promised to be survived")
