@@ -18,7 +18,7 @@ import (
 	"github.com/skeinmesh/skein/node/client"
 )
 
-// site is three nodes, each in a network namespace of its own, joined by a bridge that the test is on as well: what is cut between
+// site is three nodes, each in a network namespace of its own, joined by a network that the test is on as well: what is cut between
 // the nodes does not cut off the clients.
 type site struct {
 	t     *testing.T
@@ -27,8 +27,14 @@ type site struct {
 	nodes []*process
 }
 
-// newSite makes the network and starts the nodes. Everything is taken down when the test ends, whatever it ends with.
+// newSite starts the nodes on a bridge, at which links can be cut.
 func newSite(t *testing.T) *site {
+	t.Helper()
+	return startSite(t, (*site).bridge)
+}
+
+// startSite has plug make the network, and starts the nodes. Everything is taken down when the test ends, whatever it ends with.
+func startSite(t *testing.T, plug func(*site) error) *site {
 	t.Helper()
 	bin := skein(t)
 	switch {
@@ -39,7 +45,7 @@ func newSite(t *testing.T) *site {
 	}
 	s := &site{t: t, tag: fmt.Sprintf("sk%04x", rand.IntN(1<<16)), net: fmt.Sprintf("10.%d.%d", 64+rand.IntN(150), rand.IntN(256))}
 	t.Cleanup(s.remove)
-	if err := s.plug(); err != nil {
+	if err := plug(s); err != nil {
 		t.Skipf("network namespaces cannot be made here: %v", err)
 	}
 	dir := dataDir(t)
@@ -92,9 +98,9 @@ func runAll(commands ...string) error {
 	return nil
 }
 
-// plug makes namespaces, links and the bridge. The bridge has a namespace of its own, where no firewall of the host looks at what
+// bridge makes namespaces, links and the bridge. The bridge has a namespace of its own, where no firewall of the host looks at what
 // passes; the host is one more station on it.
-func (s *site) plug() error {
+func (s *site) bridge() error {
 	sw := "ip netns exec " + s.tag + " "
 	if err := runAll("ip netns add "+s.tag, sw+"ip link add hub type bridge", sw+"ip link set hub up",
 		"ip link add "+s.tag+" type veth peer name host netns "+s.tag, sw+"ip link set host master hub", sw+"ip link set host up",
