@@ -74,8 +74,9 @@ bench-peers: build ## the same load on three Skein nodes and on three NATS serve
 	./bin/bench-peers -skein $(BIN) -natsd ./bin/natsd -pairs $(PAIRS) -rows '$(ROWS)' $(if $(LIMIT),-limit $(LIMIT)) $(if $(OUT),-out $(OUT))
 
 .PHONY: chaos
-chaos: build ## kill, cut off and heal real meshes for some minutes, with figures; SEED=n repeats a run's choices
-	SKEIN_CHAOS=long SKEIN_CHAOS_BINARY=$(CURDIR)/$(BIN) SKEIN_CHAOS_SEED=$(SEED) $(GO) test -count=1 -timeout 30m -v ./testnet/chaos
+chaos: build ## kill, cut off and heal real meshes, with figures; MINUTES=n lets faults of all kinds rain for so long; SEED=n repeats a run's choices
+	SKEIN_CHAOS=long SKEIN_CHAOS_BINARY=$(CURDIR)/$(BIN) SKEIN_CHAOS_SEED=$(SEED) SKEIN_CHAOS_MINUTES=$(MINUTES) \
+		$(GO) test -count=1 -timeout $(if $(MINUTES),$$(($(MINUTES) + 30))m -run TestStormOfFaults,30m) -v ./testnet/chaos
 
 .PHONY: containers
 containers: ## kill, pause, cut off and starve hosts on containers, for minutes where `make test` takes seconds

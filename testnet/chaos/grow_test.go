@@ -162,11 +162,15 @@ func (w *world) settledAt(m *dev.Mesh, factor float64, what string, nodes ...int
 }
 
 func (w *world) unsettled(m *dev.Mesh, factor float64, nodes []int) ([]int, error) {
+	return w.unsettledAmong(nodes[0], namesOf(m, nodes), factor)
+}
+
+// unsettledAmong asks one node about the named ones.
+func (w *world) unsettledAmong(through int, names []string, factor float64) ([]int, error) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), 5*time.Second)
 	defer cancel()
-	c := w.only(nodes[0])
+	c := w.only(through)
 	defer c.Close()
-	names := namesOf(m, nodes)
 	parts, err := c.Partitions(ctx, "")
 	if err != nil {
 		return nil, err

@@ -9,20 +9,20 @@ import (
 	"github.com/skeinmesh/skein/testnet/impair"
 )
 
-// newImpairedSite starts the nodes on links that can be made as bad as one likes. The test is one more host, whose links stay good.
-func newImpairedSite(t *testing.T, seed uint64) (*site, *impair.Net) {
-	t.Helper()
-	links := impair.New(seed)
-	t.Cleanup(func() {
+// impaired joins the nodes by links that can be made as bad as one likes. The test is one more host, whose links stay good.
+func (s *site) impaired(seed uint64) (links *impair.Net) {
+	s.t.Helper()
+	links = impair.New(seed)
+	s.t.Cleanup(func() {
 		if err := links.Close(); err != nil {
-			t.Error(err)
+			s.t.Error(err)
 		}
 	})
-	return startSite(t, func(s *site) error {
+	s.plug(func() error {
 		if err := s.tunnel(links, s.tag, s.net+".254", ""); err != nil {
 			return err
 		}
-		for i := range 3 {
+		for i := range s.size {
 			if err := run("ip", "netns", "add", s.ns(i)); err != nil {
 				return err
 			}
@@ -31,8 +31,12 @@ func newImpairedSite(t *testing.T, seed uint64) (*site, *impair.Net) {
 			}
 		}
 		return nil
-	}), links
+	})
+	return links
 }
+
+// host is where node i is in the network.
+func (s *site) host(i int) netip.Addr { return netip.MustParseAddr(s.ip(i)) }
 
 // tunnel makes a device of that name and address whose packets pass through links, in the namespace in which the commands after in run.
 func (s *site) tunnel(links *impair.Net, name, ip, in string) error {
@@ -53,7 +57,9 @@ func (s *site) tunnel(links *impair.Net, name, ip, in string) error {
 // now and then one direction carries nothing. Publishing goes on all the time, and what is acknowledged is read by everybody, in order.
 func TestImpairedLinksLoseNothing(t *testing.T) {
 	sd := seed(t)
-	s, links := newImpairedSite(t, sd)
+	s := prepareSite(t, 3)
+	links := s.impaired(sd)
+	s.start()
 	w := newWorld(t, s.servers(), 4)
 	l := w.startLoad(sd, 6, 20*time.Millisecond)
 	l.startReaders()
@@ -74,18 +80,12 @@ func TestImpairedLinksLoseNothing(t *testing.T) {
 				if from == to {
 					continue
 				}
-				bad := impair.Link{
-					Delay:     time.Duration(rng.IntN(20)) * time.Millisecond,
-					Jitter:    time.Duration(rng.IntN(20)) * time.Millisecond,
-					Loss:      rng.Float64() / 20,
-					Duplicate: rng.Float64() / 20,
-					Damage:    rng.Float64() / 100,
-				}
+				bad := badLink(rng)
 				if from == mute && to == deaf {
 					bad.Loss = 1
 				}
 				t.Logf("round %d: node %d to node %d: %v", round+1, from, to, bad)
-				links.Set(netip.MustParseAddr(s.ip(from)), netip.MustParseAddr(s.ip(to)), bad)
+				links.Set(s.host(from), s.host(to), bad)
 			}
 		}
 		begin := time.Now()
@@ -108,5 +108,16 @@ func TestImpairedLinksLoseNothing(t *testing.T) {
 	}
 	if c := links.Counts(); c.Lost == 0 || c.Duplicated == 0 || c.Damaged == 0 {
 		t.Errorf("the links were better than asked for: %+v", c)
+	}
+}
+
+// badLink is one over which packets get through with patience.
+func badLink(rng *rand.Rand) impair.Link {
+	return impair.Link{
+		Delay:     time.Duration(rng.IntN(20)) * time.Millisecond,
+		Jitter:    time.Duration(rng.IntN(20)) * time.Millisecond,
+		Loss:      rng.Float64() / 20,
+		Duplicate: rng.Float64() / 20,
+		Damage:    rng.Float64() / 100,
 	}
 }

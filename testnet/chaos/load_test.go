@@ -19,7 +19,7 @@ import (
 )
 
 // sendWithin is how long a batch is repeated: an outage is far shorter, so that whoever is not served by then is stuck.
-const sendWithin = 60 * time.Second
+const sendWithin = 2 * time.Minute
 
 // send publishes events of one publisher, again under the same identities until they are acknowledged, and records it.
 func (w *world) send(ctx context.Context, c *client.Client, events []event) error {
@@ -151,7 +151,8 @@ func (l *load) watchOwners() {
 				parts, err := c.Partitions(ctx, l.w.stream)
 				cancel()
 				for _, p := range parts {
-					if err == nil && p.Owner != "" {
+					_, nameless := ring.ParseNodeID(p.Owner) // a node that has not heard the owner's name gives its id
+					if err == nil && p.Owner != "" && nameless != nil {
 						l.w.history.Owned(ring.PartitionID(p.Partition), p.Term, p.Owner)
 					}
 				}

@@ -109,10 +109,14 @@ func (mp *manyPartitions) create(streams, partitions int) {
 	mp.t.Logf("%d partitions created in %v", streams*partitions, time.Since(begin).Round(time.Millisecond))
 }
 
-// metric reads one metric of one node, summed over its labels; an error where the node does not answer.
+// metric reads one metric of one node, summed over its labels; an error where it does not answer.
 func (mp *manyPartitions) metric(name string, node int) (float64, error) {
+	return metric(mp.m.Address(node), name)
+}
+
+func metric(addr, name string) (float64, error) {
 	hc := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := hc.Get("http://" + mp.m.Address(node) + "/metrics")
+	resp, err := hc.Get("http://" + addr + "/metrics")
 	if err != nil {
 		return 0, err
 	}

@@ -18,23 +18,32 @@ import (
 	"github.com/skeinmesh/skein/node/client"
 )
 
-// site is three nodes, each in a network namespace of its own, joined by a network that the test is on as well: what is cut between
-// the nodes does not cut off the clients.
+// site is a mesh of nodes that each have a network namespace of their own, joined by a network that the test is on as well: what is cut
+// between the nodes does not cut off the clients.
 type site struct {
 	t     *testing.T
 	tag   string // begins the names of all that is made
 	net   string // first three bytes of the addresses
+	size  int
 	nodes []*process
+
+	bin  string
+	dirs []string                // of the nodes' data
+	args []string                // of every node
+	env  func(node int) []string // of one; nil: none
 }
 
-// newSite starts the nodes on a bridge, at which links can be cut.
+// newSite starts three nodes on a bridge, at which links can be cut.
 func newSite(t *testing.T) *site {
 	t.Helper()
-	return startSite(t, (*site).bridge)
+	s := prepareSite(t, 3)
+	s.plug(s.bridge)
+	s.start()
+	return s
 }
 
-// startSite has plug make the network, and starts the nodes. Everything is taken down when the test ends, whatever it ends with.
-func startSite(t *testing.T, plug func(*site) error) *site {
+// prepareSite is a site before its network is there. Everything is taken down when the test ends, whatever it ends with.
+func prepareSite(t *testing.T, size int) *site {
 	t.Helper()
 	bin := skein(t)
 	switch {
@@ -43,28 +52,45 @@ func startSite(t *testing.T, plug func(*site) error) *site {
 	case lacks("ip", "nft") != nil:
 		t.Skipf("network namespaces need tools that are not here: %v", lacks("ip", "nft"))
 	}
-	s := &site{t: t, tag: fmt.Sprintf("sk%04x", rand.IntN(1<<16)), net: fmt.Sprintf("10.%d.%d", 64+rand.IntN(150), rand.IntN(256))}
+	s := &site{t: t, tag: fmt.Sprintf("sk%04x", rand.IntN(1<<16)), net: fmt.Sprintf("10.%d.%d", 64+rand.IntN(150), rand.IntN(256)), size: size, bin: bin}
 	t.Cleanup(s.remove)
-	if err := plug(s); err != nil {
-		t.Skipf("network namespaces cannot be made here: %v", err)
-	}
 	dir := dataDir(t)
-	secret := writeSecret(t)
-	for i := range 3 {
-		args := []string{"ip", "netns", "exec", s.ns(i), bin, "node", "--name", fmt.Sprintf("node-%d", i), "--cluster-id", "site", "--insecure",
-			"--data-dir", filepath.Join(dir, fmt.Sprint(i)), "--secret-file", secret, "--auto-create-streams",
-			"--http-addr", s.addr(i, 8400), "--quic-addr", s.addr(i, 8401), "--gossip-addr", s.addr(i, 8402)}
+	for i := range size {
+		s.dirs = append(s.dirs, filepath.Join(dir, fmt.Sprint(i)))
+	}
+	return s
+}
+
+// plug makes the network.
+func (s *site) plug(network func() error) {
+	s.t.Helper()
+	if err := network(); err != nil {
+		s.t.Skipf("network namespaces cannot be made here: %v", err)
+	}
+}
+
+// start starts the nodes, and waits until the mesh is whole.
+func (s *site) start() {
+	s.t.Helper()
+	secret := writeSecret(s.t)
+	for i, dir := range s.dirs {
+		name := fmt.Sprintf("node-%d", i)
+		args := append([]string{"ip", "netns", "exec", s.ns(i), s.bin, "node", "--name", name, "--cluster-id", "site", "--insecure",
+			"--data-dir", dir, "--secret-file", secret, "--auto-create-streams",
+			"--http-addr", s.addr(i, 8400), "--quic-addr", s.addr(i, 8401), "--gossip-addr", s.addr(i, 8402)}, s.args...)
+		role := []string{"--join", s.addr(0, 8402)}
 		if i == 0 {
-			args = append(args, "--found")
-		} else {
-			args = append(args, "--join", s.addr(0, 8402))
+			role = []string{"--found"}
 		}
-		p := newProcess(t, dir, fmt.Sprintf("node-%d", i), args...)
+		p := newProcess(s.t, filepath.Dir(dir), name, append(args, role...)...)
+		if s.env != nil {
+			p.env = s.env(i)
+		}
 		p.start()
 		s.nodes = append(s.nodes, p)
 	}
-	until(t, healWithin, s.whole)
-	return s
+	until(s.t, healWithin, s.whole)
+	s.nodes[0].args = append(s.nodes[0].args[:len(s.nodes[0].args)-1], "--join", s.addr(1, 8402)) // from now on it is one of many
 }
 
 func lacks(tools ...string) error {
@@ -79,7 +105,13 @@ func lacks(tools ...string) error {
 func (s *site) ns(i int) string         { return fmt.Sprintf("%s-%d", s.tag, i) }
 func (s *site) addr(i, port int) string { return net.JoinHostPort(s.ip(i), fmt.Sprint(port)) }
 func (s *site) ip(i int) string         { return fmt.Sprintf("%s.%d", s.net, i+1) }
-func (s *site) servers() []string       { return []string{s.addr(0, 8400), s.addr(1, 8400), s.addr(2, 8400)} }
+
+func (s *site) servers() (addrs []string) {
+	for i := range s.size {
+		addrs = append(addrs, s.addr(i, 8400))
+	}
+	return addrs
+}
 
 // run runs one command of the system.
 func run(command ...string) error {
@@ -107,7 +139,7 @@ func (s *site) bridge() error {
 		"ip addr add "+s.net+".254/24 dev "+s.tag, "ip link set "+s.tag+" up"); err != nil {
 		return err
 	}
-	for i := range 3 {
+	for i := range s.size {
 		down := fmt.Sprintf("down%d", i)
 		in := "ip netns exec " + s.ns(i) + " "
 		if err := runAll("ip netns add "+s.ns(i), sw+"ip link add "+down+" type veth peer name eth0 netns "+s.ns(i),
@@ -125,9 +157,10 @@ func (s *site) remove() {
 		p.kill()
 	}
 	_ = run("ip", "link", "del", s.tag)
-	for _, ns := range []string{s.ns(0), s.ns(1), s.ns(2), s.tag} {
-		_ = run("ip", "netns", "del", ns)
+	for i := range s.size {
+		_ = run("ip", "netns", "del", s.ns(i))
 	}
+	_ = run("ip", "netns", "del", s.tag)
 	for _, list := range [][]string{{"ip", "-o", "link"}, {"ip", "netns", "list"}} {
 		if out, err := exec.Command(list[0], list[1:]...).Output(); err == nil && strings.Contains(string(out), s.tag) {
 			s.t.Errorf("the test left something behind:\n%s", out)
@@ -150,7 +183,7 @@ func (s *site) drop(rules ...string) {
 func (s *site) cutOff(i int) {
 	s.t.Helper()
 	var rules []string
-	for j := range 3 {
+	for j := range s.size {
 		if j != i {
 			rules = append(rules, "ip saddr "+s.ip(i)+" ip daddr "+s.ip(j), "ip saddr "+s.ip(j)+" ip daddr "+s.ip(i))
 		}
@@ -177,7 +210,7 @@ func (s *site) heal() {
 	}
 }
 
-// whole: every node is ready and sees three alive.
+// whole: every node is ready and sees all alive.
 func (s *site) whole() error {
 	for i, addr := range s.servers() {
 		if s.nodes[i].ended() {
@@ -186,8 +219,8 @@ func (s *site) whole() error {
 		if err := ready(addr); err != nil {
 			return fmt.Errorf("node %d: %w", i, err)
 		}
-		if n := s.alive(i); n != 3 {
-			return fmt.Errorf("node %d sees %d of 3 nodes alive", i, n)
+		if n := s.alive(i); n != s.size {
+			return fmt.Errorf("node %d sees %d of %d nodes alive", i, n, s.size)
 		}
 	}
 	return nil

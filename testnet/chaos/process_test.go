@@ -19,6 +19,7 @@ type process struct {
 	name string
 	log  string
 	args []string // command first
+	env  []string // besides that of the test, without its settings
 	cmd  *exec.Cmd
 	gone chan struct{}
 }
@@ -50,6 +51,7 @@ func (p *process) start() {
 			p.cmd.Env = append(p.cmd.Env, kv)
 		}
 	}
+	p.cmd.Env = append(p.cmd.Env, p.env...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := p.cmd.Start(); err != nil {
@@ -81,6 +83,9 @@ func (p *process) ended() bool {
 		return false
 	}
 }
+
+// runs reports whether the process was started, and neither killed nor gone.
+func (p *process) runs() bool { return p.cmd != nil && !p.ended() }
 
 // exitCode waits for the process to end by itself.
 func (p *process) exitCode(within time.Duration) (int, error) {

@@ -2,6 +2,7 @@ package impair
 
 import (
 	"container/heap"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -47,6 +48,7 @@ type Net struct {
 	closed   bool
 	hosts    map[netip.Addr]io.ReadWriteCloser
 	links    map[direction]*link
+	silent   map[netip.AddrPort]bool
 	counts   Counts
 	underWay queue
 	sent     uint64 // orders packets that are due at the same time
@@ -62,7 +64,7 @@ type link struct {
 // New returns a network without hosts. Close ends it.
 func New(seed uint64) *Net {
 	n := &Net{seed: seed, wake: make(chan struct{}, 1), ended: make(chan struct{}),
-		hosts: map[netip.Addr]io.ReadWriteCloser{}, links: map[direction]*link{}}
+		hosts: map[netip.Addr]io.ReadWriteCloser{}, links: map[direction]*link{}, silent: map[netip.AddrPort]bool{}}
 	n.loops.Go(n.deliver)
 	return n
 }
@@ -85,13 +87,21 @@ func (n *Net) Set(from, to netip.Addr, l Link) {
 	n.link(direction{from, to}).Link = l
 }
 
-// Heal makes all links perfect. Packets that are under way still arrive.
+// Silence loses all packets of a host, to it and from it, that go from or to that port on either side, over TCP or UDP.
+func (n *Net) Silence(host netip.Addr, port uint16) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.silent[netip.AddrPortFrom(host, port)] = true
+}
+
+// Heal makes all links perfect, and no port silent. Packets that are under way still arrive.
 func (n *Net) Heal() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, l := range n.links {
 		l.Link = Link{}
 	}
+	clear(n.silent)
 }
 
 // Counts returns what became of the packets so far.
@@ -156,6 +166,32 @@ func destination(packet []byte) (netip.Addr, bool) {
 	return netip.AddrFrom4([4]byte(packet[16:20])), true
 }
 
+// ports are where a TCP or UDP packet comes from and goes to (RFC 791, 768, 9293). Later fragments of one do not tell.
+func ports(packet []byte) (from, to uint16, ok bool) {
+	const tcp, udp = 6, 17
+	header := 4 * int(packet[0]&0xf)
+	if later := binary.BigEndian.Uint16(packet[6:])&0x1fff != 0; later || (packet[9] != tcp && packet[9] != udp) || len(packet) < header+4 {
+		return 0, 0, false
+	}
+	return binary.BigEndian.Uint16(packet[header:]), binary.BigEndian.Uint16(packet[header+2:]), true
+}
+
+// silenced reports whether a packet goes from or to a silent port.
+func (n *Net) silenced(d direction, packet []byte) bool {
+	if len(n.silent) == 0 {
+		return false
+	}
+	from, to, ok := ports(packet)
+	for _, host := range []netip.Addr{d.from, d.to} {
+		for _, port := range []uint16{from, to} {
+			if ok && n.silent[netip.AddrPortFrom(host, port)] {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // send draws a packet's lot and has each copy of it arrive in its time.
 func (n *Net) send(d direction, packet []byte) {
 	n.mu.Lock()
@@ -164,7 +200,7 @@ func (n *Net) send(d direction, packet []byte) {
 		return
 	}
 	l := n.link(d)
-	if l.chance(l.Loss) {
+	if lost := l.chance(l.Loss); lost || n.silenced(d, packet) {
 		n.counts.Lost++
 		return
 	}

@@ -179,6 +179,34 @@ func TestLinksAreCutAndHealedInOneDirection(t *testing.T) {
 	})
 }
 
+func TestPortIsSilencedBothWays(t *testing.T) {
+	pair(t, func(n *Net, a, b *host) {
+		udp := func(to netip.Addr, from, port uint16, fragment byte) []byte {
+			p := packet(to, uint32(from)<<16|uint32(port))
+			p[7], p[9] = fragment, 17
+			return p
+		}
+		n.Silence(alice, 8402)
+		for _, p := range [][]byte{udp(bob, 8402, 8402, 0), udp(bob, 8402, 9, 0), udp(bob, 9, 8402, 0), udp(bob, 8401, 8401, 0), udp(bob, 8402, 8402, 1)} {
+			a.sends <- p
+		}
+		b.sends <- udp(alice, 9, 8402, 0)
+		b.sends <- udp(alice, 9, 8401, 0)
+		virtual.Sleep(time.Second)
+		synctest.Wait()
+		if len(b.got) != 2 || len(a.got) != 1 {
+			t.Errorf("%d and %d packets passed the silent port", len(b.got), len(a.got))
+		}
+		n.Heal()
+		a.sends <- udp(bob, 8402, 8402, 0)
+		virtual.Sleep(time.Second)
+		synctest.Wait()
+		if len(b.got) != 3 {
+			t.Error("the port is still silent after healing")
+		}
+	})
+}
+
 func TestSeedDecidesWhatHappensToThePackets(t *testing.T) {
 	run := func() (order []uint32) {
 		pair(t, func(n *Net, a, b *host) {
