@@ -231,7 +231,7 @@ func (st *storm) putRight() {
 			}
 		}
 		if !p.runs() {
-			if p.cmd != nil && !st.leaving[i] {
+			if p.cmd != nil && !st.leaving[i] && !st.foundNoRoom(i) {
 				t.Errorf("node %d ended by itself", i)
 			}
 			st.stop(i)
@@ -249,6 +249,12 @@ func (st *storm) putRight() {
 		})
 	}
 	clear(st.drained)
+}
+
+// foundNoRoom reports whether a node could not start on the full disk, and said so.
+func (st *storm) foundNoRoom(i int) bool {
+	lines := strings.Split(st.s.nodes[i].logged(), "\n")
+	return st.full && i == smallNode && strings.Contains(lines[len(lines)-1], "no space left on device")
 }
 
 // ops repeats what is asked of an operator until it is done: the mesh may just be getting well.
