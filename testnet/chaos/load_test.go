@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -151,9 +152,10 @@ func (l *load) watchOwners() {
 				parts, err := c.Partitions(ctx, l.w.stream)
 				cancel()
 				for _, p := range parts {
-					_, nameless := ring.ParseNodeID(p.Owner) // a node that has not heard the owner's name gives its id
-					if err == nil && p.Owner != "" && nameless != nil {
-						l.w.history.Owned(ring.PartitionID(p.Partition), p.Term, p.Owner)
+					// A node that has not heard the owner's name gives its id, and adds some of it to the name of one that has a former self.
+					owner, _, _ := strings.Cut(p.Owner, "~")
+					if _, noID := ring.ParseNodeID(owner); err == nil && owner != "" && noID != nil {
+						l.w.history.Owned(ring.PartitionID(p.Partition), p.Term, owner)
 					}
 				}
 				pause(l.reading, 50*time.Millisecond)
