@@ -103,6 +103,27 @@ func decodeFrame(body []byte, fn func(envelope)) error {
 	return nil
 }
 
+// SplitFrame gives each message of a MethodRaft body a body of its own, in order, so that a simulated network can treat each by itself.
+func SplitFrame(body []byte) (out [][]byte, err error) {
+	d := decoder{b: body}
+	if d.byte() != frameVersion {
+		return nil, errMalformed
+	}
+	for len(d.b) > 0 {
+		rest := d.b
+		head := d.take(4)
+		if d.bad {
+			return nil, errMalformed
+		}
+		n := uint64(binary.BigEndian.Uint32(head))
+		if d.take(n); d.bad {
+			return nil, errMalformed
+		}
+		out = append(out, append([]byte{frameVersion}, rest[:4+n]...))
+	}
+	return out, nil
+}
+
 func decodeEnvelope(raw []byte) (envelope, error) {
 	d := decoder{b: raw}
 	env := envelope{group: d.group(), from: ring.ReplicaID(d.uvarint()), to: ring.ReplicaID(d.uvarint()), bytes: len(raw)}

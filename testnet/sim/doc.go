@@ -1,0 +1,13 @@
+// Package sim runs whole meshes under a virtual clock, over a virtual network and on virtual disks, breaks them in ways that a seed
+// chooses, heals them, and holds what clients saw against what a mesh promises.
+//
+// Nodes are real: broker, replica host, partitions, catalog and placement are those of a process. Simulated is what is around them. The
+// network delays, loses, repeats and reorders, and is cut one way or both; the disk is the twin of flow/log/logtest and its Medium, which
+// lose what was not synced; gossip is a mixture of old pictures of the mesh. There is no HTTP, QUIC or memberlist here, and no real file.
+//
+// A run has two phases. In the first everything may fail, and nothing promised may break. In the second all is healed: every publish must
+// be acknowledged and every group owned within a bound of virtual time, and then each node is read from beginning to end.
+//
+// One loop owns the network, the disks' latency, the faults and the random choices. It lets the bubble come to rest, puts what was said
+// meanwhile into a canonical order, chooses for each what becomes of it, and lets one thing happen at each instant.
+package sim
