@@ -47,8 +47,9 @@ race: ## run the concurrent packages' tests under the race detector
 	else echo "race: skipped, for the race detector needs a C compiler and there is none"; fi
 
 .PHONY: sim
-sim: ## replica groups under trouble in virtual time; SEED=n replays one seed, N=k runs k others
+sim: ## replica groups and whole meshes under trouble in virtual time; SEED=n replays one seed, N=k runs k others
 	SEED=$(SEED) N=$(N) $(GO) test -count=1 ./flow/replica -run TestNothingAcknowledgedIsLostUnderTrouble
+	SEED=$(SEED) N=$(N) $(GO) test -count=1 -timeout 30m ./testnet/sim
 
 .PHONY: bounds
 bounds: ## slow readers, slow and failing disks, a copy of 1 GiB that catches up: for about half an hour, with figures

@@ -37,6 +37,7 @@ type mesh struct {
 	sound   link // of a node with itself
 	calm    bool // all is healed: gossip is fresh and whole
 	history *check.History
+	chance  *Chance
 	logger  *slog.Logger
 
 	over  atomic.Bool // all processes are to end for good
@@ -84,12 +85,14 @@ type process struct {
 	opened map[string]int // streams by key, to tell alike ones apart
 
 	// The loop owns what follows.
+	last    *call // that the loop took
 	inbound map[*call]struct{}
 	streams map[*stream]struct{}
 }
 
-func newMesh(w *world, n int, seed uint64, logger *slog.Logger) *mesh {
-	m := &mesh{w: w, id: ring.MeshID{7}, links: map[[2]int]*link{}, history: &check.History{}, logger: logger}
+func newMesh(w *world, n int, cfg Config) *mesh {
+	seed := cfg.Chance.Seed
+	m := &mesh{w: w, id: ring.MeshID{7}, links: map[[2]int]*link{}, history: &check.History{}, chance: cfg.Chance, logger: cfg.Logger}
 	for i := range n {
 		nd := &node{m: m, i: i, id: ring.NodeID{byte(0x10 * (i + 1)), 15: byte(i + 1)}, med: logtest.NewMedium(seed*31 + uint64(i)), wanted: true}
 		nd.disk = logtest.NewDisk(logtest.Config{Rand: rand.New(rand.NewPCG(seed, uint64(i))), Defer: nd.write})
@@ -233,8 +236,7 @@ func (p *process) build() error {
 	cfg.TickInterval = 50*time.Millisecond + 7919*time.Nanosecond
 	cfg.CheckpointInterval = 5*time.Second + 1237*time.Nanosecond
 	cfg.HomeAfter = 5 * time.Second
-	draws := m.w.rng.Uint64()
-	cfg.Rand = rand.New(rand.NewPCG(draws, 1))
+	cfg.Rand = rand.New(rand.NewPCG(m.w.rng.Uint64(), 1))
 	cfg.Logger = logger
 	var err error
 	if p.host, err = replica.NewHost(cfg); err != nil {
@@ -245,13 +247,8 @@ func (p *process) build() error {
 	p.broker, err = flow.NewBroker(flow.Config{Self: nd.id, Mesh: func() ring.MeshID { return m.id }, CatalogShards: shards, Peers: p,
 		Groups: p.host, Directory: p.place, PublishBudget: credit.NewBudget(8 << 20), OwnerBudget: credit.NewBudget(8 << 20),
 		ReadBudget: credit.NewBudget(8 << 20), MaintainEvery: 5*time.Second + 3331*time.Nanosecond, Logger: logger,
-		Rand: func(n int64) int64 { return p.jitter(draws, n) }})
+		Rand: m.chance.Int64N})
 	return err
-}
-
-// jitter is drawn from [0,n) by many goroutines: it depends on the instant, not on who came first.
-func (p *process) jitter(draws uint64, n int64) int64 {
-	return rand.New(rand.NewPCG(draws, uint64(p.m.w.now()))).Int64N(n)
 }
 
 func name(i int) string { return fmt.Sprintf("n%d", i) }

@@ -14,9 +14,10 @@ import (
 	"github.com/skeinmesh/skein/transport/wire"
 )
 
-// Config says what a run is. Seed alone decides what happens in it.
+// Config says what a run is.
 type Config struct {
-	Seed uint64
+	// Chance has the seed, which alone decides what happens. It should be the process's crypto/rand.Reader meanwhile.
+	Chance *Chance
 	// Trouble is how long faults go on, in virtual time. Default 12 s.
 	Trouble time.Duration
 	// Line, where not nil, is given each line of the trace.
@@ -50,8 +51,10 @@ func Run(cfg Config) (res Result) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	w := newWorld(cfg.Seed, cfg.Line)
-	m := newMesh(w, 3+2*w.rng.IntN(2), cfg.Seed, cfg.Logger)
+	cfg.Chance.begin()
+	seed := cfg.Chance.Seed
+	w := newWorld(seed, cfg.Line)
+	m := newMesh(w, 3+2*w.rng.IntN(2), cfg)
 	c := &clients{m: m, stop: make(chan struct{})}
 	defer func() {
 		c.leave()
@@ -66,11 +69,11 @@ func Run(cfg Config) (res Result) {
 		return res
 	}
 	for i := range 4 {
-		c.publisher(i, cfg.Seed)
+		c.publisher(i, seed)
 	}
-	c.tail(0, cfg.Seed)
-	c.tail(1, cfg.Seed)
-	c.untilEnd(0, cfg.Seed)
+	c.tail(0, seed)
+	c.tail(1, seed)
+	c.untilEnd(0, seed)
 	m.troubleForEver()
 	w.run(cfg.Trouble, func() bool { return false })
 	m.heal()

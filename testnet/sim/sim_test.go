@@ -2,7 +2,9 @@ package sim
 
 import (
 	"bufio"
+	"crypto/rand"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"runtime"
@@ -82,8 +84,11 @@ func TestMeshKeepsItsPromisesInTroubleAndGoesOnAfterwards(t *testing.T) {
 func simulate(t *testing.T, seed uint64) (res Result) {
 	runtime.GC()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // the collector wakes goroutines when it likes
-	cryptotest.SetGlobalRandom(t, seed)
-	cfg := Config{Seed: seed}
+	cryptotest.SetGlobalRandom(t, seed)              // for those that took the reader before
+	chance := &Chance{Seed: seed}
+	defer func(was io.Reader) { rand.Reader = was }(rand.Reader)
+	rand.Reader = chance
+	cfg := Config{Chance: chance}
 	if name := os.Getenv("TRACE"); name != "" {
 		f, err := os.Create(name)
 		if err != nil {
