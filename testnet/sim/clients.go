@@ -91,8 +91,12 @@ func (c *clients) publisher(id int, seed uint64) {
 				c.m.history.Sent(who, key, seqs[key])
 				recs = append(recs, batch.Record{Key: []byte(key), HasKey: true, Value: []byte(v), Source: "sim", ID: v})
 			}
-			for len(recs) > 0 && !c.m.over.Load() {
+			givesUp := r.IntN(10) == 0
+			for try := 0; len(recs) > 0 && !c.m.over.Load(); try++ {
 				recs = c.try(r, who, recs)
+				if givesUp && try > 0 {
+					break // what became of them is not known; none of them is sent again
+				}
 			}
 		}
 	})

@@ -1,8 +1,15 @@
 package sim
 
-import "time"
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
 
-// fault is something that goes wrong. do returns what is to be said of it.
+	"github.com/skeinmesh/skein/gossip/view"
+)
+
+// fault is something that goes wrong, or that an operator does meanwhile.
 type fault struct {
 	weight int
 	name   string
@@ -56,24 +63,49 @@ var faults = []fault{
 		}
 	}},
 	{4, "slow disk", func(m *mesh, n int) { m.nodes[n].slowDisk = m.w.between(5*time.Millisecond, 400*time.Millisecond) }},
+	{3, "stand still", func(m *mesh, n int) { m.nodes[n].still = m.w.now() + m.w.between(100*time.Millisecond, 3*time.Second) }},
+	{2, "failing disk", func(m *mesh, n int) {
+		m.nodes[n].failing = true
+		m.nodes[n].disk.FailSync(errors.New("the disk fails"))
+	}},
+	{2, "full disk", func(m *mesh, n int) {
+		m.nodes[n].cramped = true
+		m.nodes[n].full.Store(m.w.rng.IntN(2) == 0) // or nobody looked in time
+		m.nodes[n].med.SetRoom(m.nodes[n].med.Used() + m.w.rng.Int64N(8<<10))
+	}},
+	{3, "leave", func(m *mesh, n int) { m.leave(m.nodes[n]) }},
 	{3, "stale view", func(m *mesh, n int) { m.nodes[n].gossip.frozen = true }},
 	{10, "heal the network", func(m *mesh, _ int) { m.healNetwork() }},
 	{3, "heal the rest", func(m *mesh, _ int) { m.healRest() }},
 }
 
+// changes are what makes groups change their members.
+var changes = []fault{
+	{4, "drain", func(m *mesh, n int) { m.nodes[n].flags = view.Draining }},
+	{3, "cordon", func(m *mesh, n int) { m.nodes[n].flags = view.Cordoned }},
+	{4, "welcome back", func(m *mesh, n int) { m.nodes[n].flags = 0 }},
+}
+
+// Changes reports whether operators drain nodes in the run of a seed: in that of every second one.
+func Changes(seed uint64) bool { return seed%2 == 0 }
+
 // troubleForEver lets faults happen until the mesh is calm.
 func (m *mesh) troubleForEver() {
+	choice := faults
+	if Changes(m.chance.Seed) {
+		choice = slices.Concat(faults, changes)
+	}
 	m.w.after(m.w.between(50*time.Millisecond, 1500*time.Millisecond), func() {
 		if m.calm {
 			return
 		}
 		m.troubleForEver()
 		sum := 0
-		for _, f := range faults {
+		for _, f := range choice {
 			sum += f.weight
 		}
 		pick := m.w.rng.IntN(sum)
-		for _, f := range faults {
+		for _, f := range choice {
 			if pick -= f.weight; pick < 0 {
 				n := m.w.rng.IntN(len(m.nodes))
 				m.w.note("fault %s %d", f.name, n)
@@ -88,6 +120,28 @@ func (m *mesh) troubleForEver() {
 func (m *mesh) crash(n int, power bool) {
 	m.nodes[n].kill(power)
 	m.restart(m.nodes[n], m.w.between(50*time.Millisecond, 4*time.Second))
+}
+
+// leave has a node hand over what it owns before its process ends, as at SIGTERM.
+func (m *mesh) leave(nd *node) {
+	p := nd.proc.Load()
+	if p == nil || nd.flags&view.Leaving != 0 {
+		return
+	}
+	was := nd.flags
+	nd.flags |= view.Leaving
+	p.serving.Go(func() {
+		ctx, cancel := context.WithTimeout(p.life, 3*time.Second)
+		defer cancel()
+		left := p.host.Leave(ctx)
+		m.w.say("left "+name(nd.i), func() {
+			nd.flags = was &^ view.Leaving
+			if !p.dead.Load() {
+				m.w.note("left %d %d", nd.i, left)
+				m.crash(nd.i, false)
+			}
+		})
+	})
 }
 
 func (m *mesh) crashAll(power bool) {
@@ -142,6 +196,9 @@ func (m *mesh) healNetwork() {
 
 func (m *mesh) healRest() {
 	for _, nd := range m.nodes {
-		nd.slowDisk, nd.gossip.frozen = 0, false
+		nd.slowDisk, nd.still, nd.gossip.frozen = 0, 0, false
+		nd.cramped = false
+		nd.full.Store(false)
+		nd.med.SetRoom(-1)
 	}
 }

@@ -61,7 +61,7 @@ func (m *mesh) message(p *process, to ring.NodeID, body []byte) {
 		if l.cut || m.w.rng.Float64() < l.loss {
 			continue
 		}
-		m.w.after(m.delay(l), func() {
+		m.carry(p.nd, far, l, func() {
 			q := far.proc.Load()
 			if q == nil || m.link(p.nd.i, far.i).cut {
 				return
@@ -80,6 +80,17 @@ func (m *mesh) delay(l *link) time.Duration {
 		d *= 20
 	}
 	return d + l.slow
+}
+
+// carry has something arrive, after both ends stood still.
+func (m *mesh) carry(from, to *node, l *link, arrive func()) {
+	m.w.after(m.delay(l)+from.stands(), func() {
+		if d := to.stands(); d > 0 {
+			m.w.after(d+m.w.between(0, 5*hop), arrive)
+			return
+		}
+		arrive()
+	})
 }
 
 // reliably brings something over a link whose packets are lost: as loss, and as a cut that ends soon, it shows as delay. failed is called
@@ -103,7 +114,7 @@ func (m *mesh) reliably(p *process, far *node, arrive func(q *process), failed f
 			again()
 			return
 		}
-		m.w.after(m.delay(l), func() {
+		m.carry(p.nd, far, l, func() {
 			q := far.proc.Load()
 			if q == nil || p.nd != far && m.link(p.nd.i, far.i).cut {
 				again()

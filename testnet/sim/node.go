@@ -62,6 +62,10 @@ type node struct {
 	flags    view.Flags
 	pending  []func()      // writes of the journal that are not complete
 	slowDisk time.Duration // how much longer a write takes
+	still    time.Duration // until when nothing goes in or out, and nothing is written
+	failing  bool          // its disk is: the process ends by itself
+	cramped  bool          // its disk has little room, or none: a process that starts ends by itself where it has something to complete
+	full     atomic.Bool   // the node was told that its disk is full
 	current  *process      // there, or on its way
 	gossip   gossip
 }
@@ -149,7 +153,7 @@ func (nd *node) write(complete func()) {
 		if len(nd.pending) > 1 {
 			return
 		}
-		d := nd.m.w.between(300*time.Microsecond, 3*time.Millisecond) + nd.slowDisk
+		d := nd.m.w.between(300*time.Microsecond, 3*time.Millisecond) + nd.slowDisk + nd.stands()
 		nd.m.w.after(d, func() {
 			if run != nd.run || !nd.up {
 				return
@@ -164,12 +168,17 @@ func (nd *node) write(complete func()) {
 	})
 }
 
+// stands is how long the node will stand still.
+func (nd *node) stands() time.Duration { return max(0, nd.still-nd.m.w.now()) }
+
 // start begins a life of the node. It serves once its replicas are recovered.
 func (nd *node) start() {
 	m := nd.m
 	nd.up = true
 	nd.run++
 	nd.pending = nil
+	nd.failing = false
+	nd.disk.FailSync(nil)
 	m.w.note("start %d", nd.i)
 	p := &process{m: m, nd: nd, run: nd.run, opened: map[string]int{}, inbound: map[*call]struct{}{}, streams: map[*stream]struct{}{}}
 	p.life, p.cancel = context.WithCancel(context.Background())
@@ -198,10 +207,15 @@ func (nd *node) start() {
 func (p *process) serve(what string, run func(context.Context) error) {
 	err := run(p.life)
 	p.m.w.say(fmt.Sprintf("end %d %s", p.nd.i, what), func() {
-		if !p.dead.Load() {
-			p.m.fail("the %s of node %d ended by itself: %v", what, p.nd.i, err)
-			p.nd.kill(false)
+		if p.dead.Load() {
+			return
 		}
+		if !p.nd.failing && !p.nd.cramped {
+			p.m.fail("the %s of node %d ended by itself: %v", what, p.nd.i, err)
+		}
+		p.m.w.note("ended %d", p.nd.i)
+		p.nd.kill(false)
+		p.m.restart(p.nd, p.m.w.between(50*time.Millisecond, 2*time.Second))
 	})
 }
 
@@ -245,7 +259,7 @@ func (p *process) build() error {
 	p.place.Listen(p.host.Silence)
 	p.host.OnOwnerChanged(p.owned)
 	p.broker, err = flow.NewBroker(flow.Config{Self: nd.id, Mesh: func() ring.MeshID { return m.id }, CatalogShards: shards, Peers: p,
-		Groups: p.host, Directory: p.place, PublishBudget: credit.NewBudget(8 << 20), OwnerBudget: credit.NewBudget(8 << 20),
+		Groups: p.host, DiskFull: nd.full.Load, Directory: p.place, PublishBudget: credit.NewBudget(8 << 20), OwnerBudget: credit.NewBudget(8 << 20),
 		ReadBudget: credit.NewBudget(8 << 20), MaintainEvery: 5*time.Second + 3331*time.Nanosecond, Logger: logger,
 		Rand: m.chance.Int64N})
 	return err

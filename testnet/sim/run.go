@@ -168,6 +168,9 @@ func (m *mesh) heal() {
 	m.healRest()
 	for _, nd := range m.nodes {
 		nd.flags = 0
+		if nd.failing { // a good one takes its place, with what was durable
+			nd.kill(true)
+		}
 		m.restart(nd, m.w.between(0, 100*time.Millisecond))
 	}
 }
