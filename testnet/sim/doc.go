@@ -11,7 +11,8 @@
 // One loop owns the network, the disks' latency, the faults and the random choices. It lets the bubble come to rest, puts what was said
 // meanwhile into a canonical order, chooses for each what becomes of it, and lets one thing happen at each instant.
 //
-// A seed repeats the choices: which faults, when, on which node, and what clients do. Most seeds repeat every step besides, so that the
-// hashes of their traces agree. Not all do: Go's runtime shuffles timers that are due at one instant, cases of a select that are ready at
-// once, and the children of a context, and where goroutines of one node race at one instant, two runs may part ways from there on.
+// A seed repeats the faults: which, when, and on which node. Most seeds repeat every step besides, so that the hashes of their traces
+// agree. Not all do: Go's runtime shuffles timers that are due at one instant, cases of a select that are ready at once, and the children
+// of a context, and where goroutines of one node race at one instant, two runs may part ways from there on. A failure that does not come
+// back at once is worth a few more runs of its seed.
 package sim

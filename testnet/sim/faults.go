@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -34,7 +35,7 @@ var faults = []fault{
 		}
 	}},
 	{4, "split", func(m *mesh, _ int) {
-		side := m.w.rng.IntN(1 << len(m.nodes))
+		side := m.trouble.IntN(1 << len(m.nodes))
 		for i := range m.nodes {
 			for j := range m.nodes {
 				if side>>i&1 != side>>j&1 {
@@ -49,29 +50,33 @@ var faults = []fault{
 		}
 	}},
 	{4, "partial cut", func(m *mesh, n int) {
-		o := m.w.rng.IntN(len(m.nodes))
+		o := m.trouble.IntN(len(m.nodes))
 		m.cut(n, o, true)
 		m.cut(o, n, true)
 	}},
 	{5, "lossy links", func(m *mesh, _ int) {
 		for i := range m.nodes {
 			for j := range m.nodes {
-				if l := m.link(i, j); i != j && m.w.rng.IntN(2) == 0 {
-					l.loss, l.twice, l.slow = []float64{0.01, 0.1, 0.3}[m.w.rng.IntN(3)], 0.1, m.w.between(0, 40*time.Millisecond)
+				if l := m.link(i, j); i != j && m.trouble.IntN(2) == 0 {
+					l.loss, l.twice, l.slow = []float64{0.01, 0.1, 0.3}[m.trouble.IntN(3)], 0.1, between(m.trouble, 0, 40*time.Millisecond)
 				}
 			}
 		}
 	}},
-	{4, "slow disk", func(m *mesh, n int) { m.nodes[n].slowDisk = m.w.between(5*time.Millisecond, 400*time.Millisecond) }},
-	{3, "stand still", func(m *mesh, n int) { m.nodes[n].still = m.w.now() + m.w.between(100*time.Millisecond, 3*time.Second) }},
+	{4, "slow disk", func(m *mesh, n int) {
+		m.nodes[n].slowDisk = between(m.trouble, 5*time.Millisecond, 400*time.Millisecond)
+	}},
+	{3, "stand still", func(m *mesh, n int) {
+		m.nodes[n].still = m.w.now() + between(m.trouble, 100*time.Millisecond, 3*time.Second)
+	}},
 	{2, "failing disk", func(m *mesh, n int) {
 		m.nodes[n].failing = true
 		m.nodes[n].disk.FailSync(errors.New("the disk fails"))
 	}},
 	{2, "full disk", func(m *mesh, n int) {
 		m.nodes[n].cramped = true
-		m.nodes[n].full.Store(m.w.rng.IntN(2) == 0) // or nobody looked in time
-		m.nodes[n].med.SetRoom(m.nodes[n].med.Used() + m.w.rng.Int64N(8<<10))
+		m.nodes[n].full.Store(m.trouble.IntN(2) == 0) // or nobody looked in time
+		m.nodes[n].med.SetRoom(m.nodes[n].med.Used() + m.trouble.Int64N(8<<10))
 	}},
 	{3, "leave", func(m *mesh, n int) { m.leave(m.nodes[n]) }},
 	{3, "stale view", func(m *mesh, n int) { m.nodes[n].gossip.frozen = true }},
@@ -95,7 +100,7 @@ func (m *mesh) troubleForEver() {
 	if Changes(m.chance.Seed) {
 		choice = slices.Concat(faults, changes)
 	}
-	m.w.after(m.w.between(50*time.Millisecond, 1500*time.Millisecond), func() {
+	m.w.after(between(m.trouble, 50*time.Millisecond, 1500*time.Millisecond), func() {
 		if m.calm {
 			return
 		}
@@ -104,11 +109,12 @@ func (m *mesh) troubleForEver() {
 		for _, f := range choice {
 			sum += f.weight
 		}
-		pick := m.w.rng.IntN(sum)
+		pick := m.trouble.IntN(sum)
 		for _, f := range choice {
 			if pick -= f.weight; pick < 0 {
-				n := m.w.rng.IntN(len(m.nodes))
+				n := m.trouble.IntN(len(m.nodes))
 				m.w.note("fault %s %d", f.name, n)
+				m.faults = append(m.faults, fmt.Sprintf("%v %s %d", m.w.now(), f.name, n))
 				f.do(m, n)
 				return
 			}

@@ -34,10 +34,13 @@ type mesh struct {
 	id      ring.MeshID
 	nodes   []*node
 	links   map[[2]int]*link
-	sound   link // of a node with itself
-	calm    bool // all is healed: gossip is fresh and whole
+	sound   link       // of a node with itself
+	trouble *rand.Rand // chooses faults, and nothing else: they are the same whatever comes of them
+	faults  []string   // what was chosen, and when
+	calm    bool       // all is healed: gossip is fresh and whole
 	history *check.History
 	chance  *Chance
+	plant   func(log.Journal) log.Journal
 	logger  *slog.Logger
 
 	over  atomic.Bool // all processes are to end for good
@@ -96,7 +99,7 @@ type process struct {
 
 func newMesh(w *world, n int, cfg Config) *mesh {
 	seed := cfg.Chance.Seed
-	m := &mesh{w: w, id: ring.MeshID{7}, links: map[[2]int]*link{}, history: &check.History{}, chance: cfg.Chance, logger: cfg.Logger}
+	m := &mesh{w: w, trouble: rand.New(rand.NewPCG(seed, 0x6661756c74)), id: ring.MeshID{7}, links: map[[2]int]*link{}, history: &check.History{}, chance: cfg.Chance, plant: cfg.Journal, logger: cfg.Logger}
 	for i := range n {
 		nd := &node{m: m, i: i, id: ring.NodeID{byte(0x10 * (i + 1)), 15: byte(i + 1)}, med: logtest.NewMedium(seed*31 + uint64(i)), wanted: true}
 		nd.disk = logtest.NewDisk(logtest.Config{Rand: rand.New(rand.NewPCG(seed, uint64(i))), Defer: nd.write})
@@ -239,7 +242,11 @@ func (p *process) build() error {
 	p.place = place.New(place.Config{Self: nd.id, Name: name(nd.i), View: nd.gossip.view.Load, Rules: rules, Now: time.Now})
 	parts := partition.Config{Dir: "/data/p", Store: store, Logger: logger, Segments: log.SegmentConfig{FS: mount, FileBytes: 64 << 10}}
 	cfg := replica.DefaultConfig()
-	cfg.Self, cfg.Journal, cfg.Store, cfg.Sender, cfg.Caller, cfg.Placement = nd.id, journal, store, p, p, p.place
+	cfg.Journal = journal
+	if m.plant != nil {
+		cfg.Journal = m.plant(journal)
+	}
+	cfg.Self, cfg.Store, cfg.Sender, cfg.Caller, cfg.Placement = nd.id, store, p, p, p.place
 	cfg.Factories = map[replica.GroupKind]replica.Factory{
 		replica.KindCatalog: catalog.NewFactory(store), replica.KindPartition: partition.NewFactory(parts)}
 	cfg.SetAside = func(b replica.Birth) error { return partition.SetAside(parts, b.Group) }

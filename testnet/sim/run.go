@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/skeinmesh/skein/flow"
+	"github.com/skeinmesh/skein/flow/log"
 	"github.com/skeinmesh/skein/flow/replica"
 	"github.com/skeinmesh/skein/ring"
 	"github.com/skeinmesh/skein/testnet/check"
@@ -20,8 +21,12 @@ type Config struct {
 	Chance *Chance
 	// Trouble is how long faults go on, in virtual time. Default 12 s.
 	Trouble time.Duration
+	// Patience is how long after healing everything may take: all publishes and elections, and then all reading. Default 60 s.
+	Patience time.Duration
 	// Line, where not nil, is given each line of the trace.
 	Line func(string)
+	// Journal, where not nil, comes between each node and its journal, so that tests can plant faults that the checks must find.
+	Journal func(log.Journal) log.Journal
 	// Logger gets what nodes log; nil: discarded.
 	Logger *slog.Logger
 }
@@ -33,20 +38,23 @@ type Result struct {
 	Steps                         uint64 // lines of the trace
 	Trace                         uint64 // their hash
 	Acked, Refused, Unknown, Read int
+	Faults                        []string // each with its instant and node
 	Violations                    []check.Violation
 	Failures                      []string // besides: no progress, a node that stopped by itself
 }
 
 const (
-	setUp    = 30 * time.Second // for founding, and for making the stream
-	progress = 60 * time.Second // for all publishes and all elections once everything is healed
-	readAll  = 60 * time.Second
+	setUp  = 30 * time.Second // for founding, and for making the stream
+	ending = 60 * time.Second // for all processes and clients
 )
 
 // Run makes a mesh, troubles it, heals it, and checks what clients saw. It must run in a testing/synctest bubble.
 func Run(cfg Config) (res Result) {
 	if cfg.Trouble <= 0 {
 		cfg.Trouble = 12 * time.Second
+	}
+	if cfg.Patience <= 0 {
+		cfg.Patience = 60 * time.Second
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -62,7 +70,7 @@ func Run(cfg Config) (res Result) {
 		res.Nodes, res.Virtual, res.Steps, res.Trace = len(m.nodes), w.now(), w.notes, w.trace.Sum64()
 		res.Acked, res.Refused, res.Unknown, res.Read = m.history.Counts()
 		res.Violations = check.Check(m.history)
-		res.Failures = m.fails
+		res.Faults, res.Failures = m.faults, m.fails
 	}()
 	if err := m.found(); err != nil {
 		m.fail("%v", err)
@@ -78,10 +86,10 @@ func Run(cfg Config) (res Result) {
 	w.run(cfg.Trouble, func() bool { return false })
 	m.heal()
 	c.leave()
-	if !w.run(progress, func() bool { return c.busy.Load() == 0 && m.allOwned() }) {
-		m.fail("%v after healing %d publishers still wait; owned: %v", progress, c.busy.Load(), m.allOwned())
+	if !w.run(cfg.Patience, func() bool { return c.busy.Load() == 0 && m.allOwned() }) {
+		m.fail("%v after healing %d publishers still wait; owned: %v", cfg.Patience, c.busy.Load(), m.allOwned())
 	}
-	m.readEverywhere(c)
+	m.readEverywhere(c, cfg.Patience)
 	return res
 }
 
@@ -176,7 +184,7 @@ func (m *mesh) heal() {
 }
 
 // readEverywhere reads the stream through each node.
-func (m *mesh) readEverywhere(c *clients) {
+func (m *mesh) readEverywhere(c *clients, patience time.Duration) {
 	reading := 0
 	for _, nd := range m.nodes {
 		p := nd.proc.Load()
@@ -201,8 +209,8 @@ func (m *mesh) readEverywhere(c *clients) {
 			})
 		})
 	}
-	if !m.w.run(readAll, func() bool { return reading == 0 }) {
-		m.fail("%d nodes cannot be read within %v", reading, readAll)
+	if !m.w.run(patience, func() bool { return reading == 0 }) {
+		m.fail("%d nodes cannot be read within %v", reading, patience)
 	}
 }
 
@@ -212,7 +220,7 @@ func (m *mesh) end(c *clients) {
 	for _, nd := range m.nodes {
 		nd.kill(false)
 	}
-	m.w.run(readAll, func() bool {
+	m.w.run(ending, func() bool {
 		for _, nd := range m.nodes {
 			if nd.ending {
 				return false

@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -34,7 +35,7 @@ func TestMain(m *testing.M) {
 }
 
 // fixed are seeds that run every time.
-var fixed = []uint64{1, 2, 3, 4, 5, 6, 8, 10}
+var fixed = []uint64{1, 2, 3, 4, 5, 6}
 
 const fresh = 2 // seeds that run besides
 
@@ -79,6 +80,15 @@ func TestMeshKeepsItsPromisesInTroubleAndGoesOnAfterwards(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The faults of a seed, and their instants, are the same in each run, whatever else the scheduler does otherwise.
+func TestSeedRepeatsItsFaults(t *testing.T) {
+	one, two := simulate(t, 7), simulate(t, 7)
+	if !slices.Equal(one.Faults, two.Faults) || len(one.Faults) == 0 {
+		t.Errorf("the faults were\n%v\nand then\n%v", one.Faults, two.Faults)
+	}
+	t.Logf("%d faults; traces %016x and %016x", len(one.Faults), one.Trace, two.Trace)
 }
 
 // simulate runs one seed. TRACE names a file that takes each line of the trace; with LOG=1 the nodes' logs are shown.

@@ -77,8 +77,10 @@ func (w *world) note(format string, args ...any) {
 }
 
 // between is a random duration.
-func (w *world) between(least, most time.Duration) time.Duration {
-	return least + time.Duration(w.rng.Int64N(int64(most-least)+1))
+func (w *world) between(least, most time.Duration) time.Duration { return between(w.rng, least, most) }
+
+func between(r *rand.Rand, least, most time.Duration) time.Duration {
+	return least + time.Duration(r.Int64N(int64(most-least)+1))
 }
 
 // run lets things happen until done, which is asked whenever all is at rest, or until the time is over.
