@@ -73,7 +73,8 @@ func parse(v []byte) (publisher, key string, seq uint64, ok bool) {
 	return f[0], f[1], seq, err == nil
 }
 
-// publisher sends batches of events one after the other, each until it is acknowledged, through whichever node is there.
+// publisher sends batches of events one after the other, each until it is acknowledged, through whichever node is there. It gives up on some,
+// but not on the last, which is sent once everything is healed.
 func (c *clients) publisher(id int, seed uint64) {
 	c.busy.Add(1)
 	c.start(func() {
@@ -81,8 +82,9 @@ func (c *clients) publisher(id int, seed uint64) {
 		r := rand.New(rand.NewPCG(seed, uint64(100+id)))
 		who := fmt.Sprintf("p%d", id)
 		seqs := map[string]uint64{}
-		for !c.stopped() {
+		for last := false; !last; {
 			pause(r, 120*time.Millisecond)
+			last = c.stopped()
 			var recs []batch.Record
 			for range 1 + r.IntN(4) {
 				key := fmt.Sprintf("k%d-%d", id, r.IntN(3))
@@ -91,7 +93,7 @@ func (c *clients) publisher(id int, seed uint64) {
 				c.m.history.Sent(who, key, seqs[key])
 				recs = append(recs, batch.Record{Key: []byte(key), HasKey: true, Value: []byte(v), Source: "sim", ID: v})
 			}
-			givesUp := r.IntN(10) == 0
+			givesUp := r.IntN(10) == 0 && !last
 			for try := 0; len(recs) > 0 && !c.m.over.Load(); try++ {
 				recs = c.try(r, who, recs)
 				if givesUp && try > 0 {

@@ -43,7 +43,10 @@ type Result struct {
 	Failures                      []string // besides: no progress, a node that stopped by itself
 }
 
+const publishers = 4
+
 const (
+	start  = 3 * time.Second  // of trouble
 	setUp  = 30 * time.Second // for founding, and for making the stream
 	ending = 60 * time.Second // for all processes and clients
 )
@@ -76,12 +79,13 @@ func Run(cfg Config) (res Result) {
 		m.fail("%v", err)
 		return res
 	}
-	for i := range 4 {
+	for i := range publishers {
 		c.publisher(i, seed)
 	}
 	c.tail(0, seed)
 	c.tail(1, seed)
 	c.untilEnd(0, seed)
+	w.run(start-w.now(), func() bool { return false }) // from the same instant on, however long founding took
 	m.troubleForEver()
 	w.run(cfg.Trouble, func() bool { return false })
 	m.heal()
