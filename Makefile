@@ -51,6 +51,10 @@ sim: ## replica groups and whole meshes under trouble in virtual time; SEED=n re
 	SEED=$(SEED) N=$(N) $(GO) test -count=1 ./flow/replica -run TestNothingAcknowledgedIsLostUnderTrouble
 	SEED=$(SEED) N=$(N) $(GO) test -count=1 -timeout 30m ./testnet/sim
 
+.PHONY: planted
+planted: ## plant bugs one by one, and have the simulation's checkers catch each by name
+	$(GO) test -tags skeinplanted -count=1 -v -run Planted ./testnet/sim
+
 .PHONY: bounds
 bounds: ## slow readers, slow and failing disks, a copy of 1 GiB that catches up: for about half an hour, with figures
 	SKEIN_BOUNDS=full $(GO) test -count=1 -timeout 90m -v ./testnet/bounds

@@ -5,6 +5,7 @@ import (
 
 	"github.com/skeinmesh/skein/flow/catalog"
 	"github.com/skeinmesh/skein/flow/partition"
+	"github.com/skeinmesh/skein/flow/planted"
 	"github.com/skeinmesh/skein/ring"
 	"github.com/skeinmesh/skein/transport/wire"
 )
@@ -66,6 +67,11 @@ func (b *Broker) HandlePartition(ctx context.Context, _ ring.NodeID, body []byte
 // askPartition asks a partition's owner. Where none answers for a while, the catalog is asked whether the partition still belongs to the
 // stream: the owner of one that was deleted never answers. That is KindNotFound with CodeStreamNotFound.
 func (b *Broker) askPartition(ctx context.Context, s *catalog.Stream, p *catalog.Partition, req partitionRequest) (partitionResponse, error) {
+	if planted.Is(planted.StaleEnd) && req.Op == opEnd {
+		if local, ok := b.localPartition(p.Group); ok {
+			return partitionResponse{Start: local.Start(), Next: local.Next(), Offset: local.Next()}, nil
+		}
+	}
 	actx, cancel := context.WithTimeout(ctx, lookupPatience)
 	resp, err := b.askOwner(actx, foundersOf(p), req)
 	cancel()

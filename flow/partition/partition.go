@@ -17,6 +17,8 @@ import (
 
 // Partition is the replicated state of one partition on this node.
 type Partition struct {
+	planted plantedState // nothing but in builds with the tag skeinplanted
+
 	cfg   Config
 	group ring.GroupID
 	dir   string // holds one directory of segments for each generation
@@ -84,6 +86,7 @@ func (p *Partition) Apply(e log.Entry, b log.Batch) (any, error) {
 		return nil, fmt.Errorf("partition: entry %d: %w", e.Index, err)
 	}
 	p.st.tick(en.stamp)
+	p.plantOwner(e.Term, b)
 	p.st.window.advance(p.st.stamp, p.st.spec.DedupeWindowMS, p.pins.Load() > 0, b)
 	result, err := p.applyEntry(e, &en, b)
 	if err != nil {
@@ -141,7 +144,7 @@ func (p *Partition) applyBatch(e log.Entry, en *entry, b log.Batch) (*BatchResul
 		return refusal(wire.KindUnavailable, CodeImporting, "the stream is being imported"), nil
 	}
 	if res := st.sessions.check(en.session, m.Seq, m.Count, m.PayloadCRC, st.stamp); res != nil {
-		return res, nil
+		return res, p.plantRetry(e, en, res, b)
 	}
 	dups, err := p.dedupe(m, b)
 	if err != nil {

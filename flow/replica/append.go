@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/skeinmesh/skein/flow/log"
+	"github.com/skeinmesh/skein/flow/planted"
 	"go.etcd.io/raft/v3"
 	pb "go.etcd.io/raft/v3/raftpb"
 )
@@ -73,7 +74,8 @@ func (g *Group) write(m *pb.Message, reset *log.Mark) {
 		w.HardState = &log.HardState{Term: g.hard.Term, Vote: g.hard.Vote, Commit: g.hard.Commit}
 	}
 	g.appends = append(g.appends, op)
-	g.h.appender.add([]log.Write{w}, true, g.inbox.appendDone)
+	g.plantWrite(&w)
+	g.h.appender.add([]log.Write{w}, !planted.Is(planted.SkipFsync), g.inbox.appendDone)
 }
 
 func journalEntries(es []*pb.Entry) []log.Entry {
@@ -107,5 +109,6 @@ func (g *Group) finishAppends(n int) {
 		for _, r := range op.responses {
 			g.respond(r)
 		}
+		g.plantAppended(op)
 	}
 }

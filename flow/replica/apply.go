@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/skeinmesh/skein/flow/log"
+	"github.com/skeinmesh/skein/flow/planted"
 	"github.com/skeinmesh/skein/ring"
 	pb "go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
@@ -60,7 +61,7 @@ func (g *Group) apply(until time.Time) (bool, error) {
 	for _, a := range run.acks {
 		g.respond(a)
 	}
-	g.complete(run.results)
+	g.complete(g.plantComplete(run.results))
 	g.releaseReads()
 	return true, nil
 }
@@ -75,6 +76,9 @@ func (g *Group) abandon(ps []*proposal) {
 func (g *Group) applyEntry(run *applyRun, e *pb.Entry) error {
 	run.entries++
 	run.bytes += int64(len(e.GetData()))
+	if g.plantApplied(run, e) {
+		return nil
+	}
 	p := g.popProposal(e.GetIndex(), e.GetTerm())
 	switch {
 	case e.GetType() == pb.EntryNormal && len(e.GetData()) > 0:
@@ -115,7 +119,7 @@ func (g *Group) applyConf(data []byte) error {
 		_, named := added[id]
 		switch ch.GetType() {
 		case pb.ConfChangeAddNode, pb.ConfChangeAddLearnerNode:
-			if !here && (!named || id <= g.st.lastID) {
+			if !here && (!named || id <= g.st.lastID && !planted.Is(planted.ReuseReplicaID)) {
 				g.log.Warn("configuration change is void: replica id was used before or has no node", "id", uint64(id))
 				return nil
 			}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/skeinmesh/skein/flow/planted"
 	"github.com/skeinmesh/skein/ring"
 	"github.com/skeinmesh/skein/transport/wire"
 	"go.etcd.io/raft/v3"
@@ -249,7 +250,7 @@ func (g *Group) desired(in PlanInput) []ring.NodeID {
 // addLearner has the node create an empty replica, then names it in the configuration. Its id is never given out again by
 // this owner, even when the change comes to nothing.
 func (g *Group) addLearner(node ring.NodeID) {
-	id := max(g.st.lastID, g.plan.tried) + 1
+	id := g.plantID(max(g.st.lastID, g.plan.tried) + 1)
 	g.plan.tried = id
 	learner := Member{ID: id, Node: node, Learner: true}
 	b := Birth{Group: g.id, Kind: g.birth.Kind, Spec: g.birth.Spec, Members: append(g.st.members(), learner), Self: id, Empty: true}
@@ -259,7 +260,7 @@ func (g *Group) addLearner(node ring.NodeID) {
 		defer cancel()
 		_, err := g.h.cfg.Caller.Call(ctx, node, wire.ClassControl, wire.MethodBirth, encodeBirth(b))
 		g.post(func() {
-			if g.term != term || g.role != raft.StateLeader || g.st.lastID >= id {
+			if g.term != term || g.role != raft.StateLeader || g.st.lastID >= id && !planted.Is(planted.ReuseReplicaID) {
 				return
 			}
 			if wire.KindOf(err) == wire.KindNoCredit {

@@ -10,7 +10,7 @@ import (
 // Violation is one broken promise.
 type Violation struct {
 	// Name is the checker's stable word: lost-write, inconsistent-offset, order, duplicate, aborted-read, phantom-read, skip,
-	// non-monotonic-read, two-owners, divergent-replicas, or no-final-reader (the history cannot tell what was lost); and of CheckCatalog
+	// non-monotonic-read, stale-end, two-owners, reused-replica-id, divergent-replicas, or no-final-reader (the history cannot tell what was lost); and of CheckCatalog
 	// catalog-not-linearizable, or catalog-undecided (the search took too long).
 	Name string
 	// Text says for a human which events, places and clients are concerned.
@@ -33,6 +33,7 @@ func Check(h *History) []Violation {
 	c.abortedReads()
 	c.contiguousReads()
 	c.orderedReads()
+	c.staleEnds()
 	c.claims()
 	for _, name := range c.names {
 		if n := c.found[name] - PerName; n > 0 {
@@ -241,7 +242,27 @@ func (c *checker) orderedReads() {
 	}
 }
 
-// claims: one owner per partition and term, one hash per partition and index.
+// staleEnds: who reads to the end meets what was acknowledged before the reading began.
+func (c *checker) staleEnds() {
+	seen := map[string]map[ID]bool{}
+	for _, e := range c.h.ends {
+		seen[e.reader] = map[ID]bool{}
+	}
+	for _, r := range c.h.reads {
+		if s := seen[r.reader]; s != nil {
+			s[r.id] = true
+		}
+	}
+	for _, end := range c.h.ends {
+		for _, id := range c.h.order {
+			if e := c.h.events[id]; e.acked > 0 && e.acked <= end.begun && !seen[end.reader][id] {
+				c.fail("stale-end", "%v was acknowledged%s before %s began, which read to the end and did not see it", id, at(e.places), end.reader)
+			}
+		}
+	}
+}
+
+// claims: one owner per partition and term, one node per partition and replica id, one hash per partition and index.
 func (c *checker) claims() {
 	for _, q := range c.h.asked {
 		values := slices.Sorted(maps.Keys(c.h.claims[q]))
@@ -251,6 +272,8 @@ func (c *checker) claims() {
 		switch q.what {
 		case "two-owners":
 			c.fail(q.what, "partition %d had more than one owner in term %d: %s", q.partition, q.at, strings.Join(values, ", "))
+		case "reused-replica-id":
+			c.fail(q.what, "partition %d gave the replica id %d to more than one node: %s", q.partition, q.at, strings.Join(values, ", "))
 		default:
 			c.fail(q.what, "replicas of partition %d differ in what they applied up to index %d: %s", q.partition, q.at, strings.Join(values, ", "))
 		}

@@ -146,12 +146,22 @@ func TestEveryPlantedFaultIsFoundByName(t *testing.T) {
 			h.Read("live", 0, 3, "pub-a", "a", 3)
 			h.Read("live", 0, 3, "pub-a", "a", 3)
 		}, []string{"non-monotonic-read"}, "was then given offset 3"},
+		{"an end that leaves out what was acknowledged", func(h *History) {
+			h.Read("until", 0, 0, "pub-a", "a", 0)
+			h.ReadUntil("until", 4) // when two events were acknowledged
+		}, []string{"stale-end"}, `event 0 of key "b" by pub-b was acknowledged at partition 1 offset 0 before until began`},
 		{"two owners in one term", func(h *History) {
 			h.Owned(1, 7, "n1")
 			h.Owned(1, 8, "n2")
 			h.Owned(1, 7, "n1")
 			h.Owned(1, 7, "n3")
 		}, []string{"two-owners"}, "partition 1 had more than one owner in term 7: n1, n3"},
+		{"one replica id, two nodes", func(h *History) {
+			h.Member(1, 4, "n1")
+			h.Member(2, 4, "n2")
+			h.Member(1, 4, "n3")
+			h.Member(1, 5, "n1")
+		}, []string{"reused-replica-id"}, "partition 1 gave the replica id 4 to more than one node: n1, n3"},
 		{"replicas that applied different entries", func(h *History) {
 			h.Applied(1, 20, "n1", 5)
 			h.Applied(1, 21, "n1", 6)
@@ -201,6 +211,24 @@ func TestARetryDoesNotMakeAnEventLater(t *testing.T) {
 	h.Acked("x", "k", 1, 0, 0, true)
 	h.Read("r", 0, 0, "x", "k", 1)
 	h.Read("r", 0, 1, "y", "k", 1)
+	h.Final("r")
+	if vs := Check(h); len(vs) > 0 {
+		t.Fatal(Format(vs))
+	}
+}
+
+// Who reads to the end need not meet what is acknowledged while it reads.
+func TestAnEndIsAsNewAsTheReadingThatAskedForIt(t *testing.T) {
+	h := &History{}
+	h.Sent("p", "k", 1)
+	h.Acked("p", "k", 1, 0, 0, false)
+	begun := h.Now()
+	h.Sent("p", "k", 2)
+	h.Acked("p", "k", 2, 0, 1, false)
+	h.Read("until", 0, 0, "p", "k", 1)
+	h.ReadUntil("until", begun)
+	h.Read("r", 0, 0, "p", "k", 1)
+	h.Read("r", 0, 1, "p", "k", 2)
 	h.Final("r")
 	if vs := Check(h); len(vs) > 0 {
 		t.Fatal(Format(vs))

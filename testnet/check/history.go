@@ -35,6 +35,7 @@ type History struct {
 	order  []ID // in order of first mention
 	reads  []read
 	finals []string
+	ends   []end
 	claims map[claim]map[string]bool
 	asked  []claim // in order of first mention
 }
@@ -54,11 +55,17 @@ type read struct {
 	id     ID
 }
 
+// end is a reading of everything up to the end, as it was when the reading began.
+type end struct {
+	reader string
+	begun  uint64 // clock
+}
+
 // claim is something that only one value may ever be claimed for.
 type claim struct {
 	what      string // violation name
 	partition ring.PartitionID
-	at        uint64 // term or index
+	at        uint64 // term, replica id or index
 }
 
 // Sent records that the event is about to be sent, for the first time or again: the first time counts. It is optional: without it,
@@ -116,9 +123,29 @@ func (h *History) Final(reader string) {
 	h.finals = append(h.finals, reader)
 }
 
+// Now is the common time, for ReadUntil: what was acknowledged so far is not after it.
+func (h *History) Now() uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.clock
+}
+
+// ReadUntil marks a reader that read everything from the earliest offset to the end, and was told that this is the end. begun is what
+// Now said before it asked: it must have seen each event that was acknowledged by then.
+func (h *History) ReadUntil(reader string, begun uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ends = append(h.ends, end{reader, begun})
+}
+
 // Owned records that a node acted as owner of a partition in a term.
 func (h *History) Owned(p ring.PartitionID, term uint64, node string) {
 	h.claim(claim{"two-owners", p, term}, node)
+}
+
+// Member records that a node holds a replica of a partition under an id, as a configuration says that a quorum has.
+func (h *History) Member(p ring.PartitionID, id ring.ReplicaID, node string) {
+	h.claim(claim{"reused-replica-id", p, uint64(id)}, node)
 }
 
 // Applied records a replica's hash over all entries of a partition up to an index.

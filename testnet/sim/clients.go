@@ -170,7 +170,10 @@ func (c *clients) untilEnd(id int, seed uint64) {
 		for n := 0; !c.stopped(); n++ {
 			pause(r, 1500*time.Millisecond)
 			if p := c.door(r); p != nil {
-				c.follow(r, p, fmt.Sprintf("end%d-%d", id, n), &flow.Position{Kind: flow.FromEarliest}, true)
+				reader, begun := fmt.Sprintf("end%d-%d", id, n), c.m.history.Now()
+				if c.follow(r, p, reader, &flow.Position{Kind: flow.FromEarliest}, true) {
+					c.m.history.ReadUntil(reader, begun)
+				}
 			}
 		}
 	})

@@ -8,6 +8,9 @@
 // A run has two phases. In the first everything may fail, and nothing promised may break. In the second all is healed: every publish must
 // be acknowledged and every group owned within a bound of virtual time, and then each node is read from beginning to end.
 //
+// That the checkers would find something is shown by bugs: builds with the tag skeinplanted plant those of flow/planted one by one, and each
+// must be caught by name (make planted).
+//
 // One loop owns the network, the disks' latency, the faults and the random choices. It lets the bubble come to rest, puts what was said
 // meanwhile into a canonical order, chooses for each what becomes of it, and lets one thing happen at each instant.
 //

@@ -107,11 +107,11 @@ func (m *mesh) troubleForEver() {
 		m.troubleForEver()
 		sum := 0
 		for _, f := range choice {
-			sum += f.weight
+			sum += m.weight(f.name, f.weight)
 		}
 		pick := m.trouble.IntN(sum)
 		for _, f := range choice {
-			if pick -= f.weight; pick < 0 {
+			if pick -= m.weight(f.name, f.weight); pick < 0 {
 				n := m.trouble.IntN(len(m.nodes))
 				m.w.note("fault %s %d", f.name, n)
 				m.faults = append(m.faults, fmt.Sprintf("%v %s %d", m.w.now(), f.name, n))

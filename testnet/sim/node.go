@@ -40,8 +40,8 @@ type mesh struct {
 	calm    bool       // all is healed: gossip is fresh and whole
 	history *check.History
 	chance  *Chance
-	plant   func(log.Journal) log.Journal
 	logger  *slog.Logger
+	weight  func(fault string, usual int) int // of Config
 
 	over  atomic.Bool // all processes are to end for good
 	mu    sync.Mutex
@@ -99,7 +99,7 @@ type process struct {
 
 func newMesh(w *world, n int, cfg Config) *mesh {
 	seed := cfg.Chance.Seed
-	m := &mesh{w: w, trouble: rand.New(rand.NewPCG(seed, 0x6661756c74)), id: ring.MeshID{7}, links: map[[2]int]*link{}, history: &check.History{}, chance: cfg.Chance, plant: cfg.Journal, logger: cfg.Logger}
+	m := &mesh{w: w, trouble: rand.New(rand.NewPCG(seed, 0x6661756c74)), id: ring.MeshID{7}, links: map[[2]int]*link{}, history: &check.History{}, chance: cfg.Chance, logger: cfg.Logger}
 	for i := range n {
 		nd := &node{m: m, i: i, id: ring.NodeID{byte(0x10 * (i + 1)), 15: byte(i + 1)}, med: logtest.NewMedium(seed*31 + uint64(i)), wanted: true}
 		nd.disk = logtest.NewDisk(logtest.Config{Rand: rand.New(rand.NewPCG(seed, uint64(i))), Defer: nd.write})
@@ -243,9 +243,6 @@ func (p *process) build() error {
 	parts := partition.Config{Dir: "/data/p", Store: store, Logger: logger, Segments: log.SegmentConfig{FS: mount, FileBytes: 64 << 10}}
 	cfg := replica.DefaultConfig()
 	cfg.Journal = journal
-	if m.plant != nil {
-		cfg.Journal = m.plant(journal)
-	}
 	cfg.Self, cfg.Store, cfg.Sender, cfg.Caller, cfg.Placement = nd.id, store, p, p, p.place
 	cfg.Factories = map[replica.GroupKind]replica.Factory{
 		replica.KindCatalog: catalog.NewFactory(store), replica.KindPartition: partition.NewFactory(parts)}
@@ -294,6 +291,9 @@ func (p *process) owned(s replica.Status) {
 	}
 	if spec, err := partition.ParseSpec(s.Spec); err == nil {
 		p.m.history.Owned(spec.Partition, s.Term, name(p.nd.i))
+		for _, m := range s.Members {
+			p.m.history.Member(spec.Partition, m.ID, m.Node.String())
+		}
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/skeinmesh/skein/flow"
-	"github.com/skeinmesh/skein/flow/log"
 	"github.com/skeinmesh/skein/flow/replica"
 	"github.com/skeinmesh/skein/ring"
 	"github.com/skeinmesh/skein/testnet/check"
@@ -23,10 +22,10 @@ type Config struct {
 	Trouble time.Duration
 	// Patience is how long after healing everything may take: all publishes and elections, and then all reading. Default 60 s.
 	Patience time.Duration
+	// Weight, where not nil, says how often a fault is chosen in place of its usual weight; by name, 0: never.
+	Weight func(fault string, usual int) int
 	// Line, where not nil, is given each line of the trace.
 	Line func(string)
-	// Journal, where not nil, comes between each node and its journal, so that tests can plant faults that the checks must find.
-	Journal func(log.Journal) log.Journal
 	// Logger gets what nodes log; nil: discarded.
 	Logger *slog.Logger
 }
@@ -59,6 +58,9 @@ func Run(cfg Config) (res Result) {
 	if cfg.Patience <= 0 {
 		cfg.Patience = 60 * time.Second
 	}
+	if cfg.Weight == nil {
+		cfg.Weight = func(_ string, usual int) int { return usual }
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -66,6 +68,7 @@ func Run(cfg Config) (res Result) {
 	seed := cfg.Chance.Seed
 	w := newWorld(seed, cfg.Line)
 	m := newMesh(w, 3+2*w.rng.IntN(2), cfg)
+	m.weight = cfg.Weight
 	c := &clients{m: m, stop: make(chan struct{})}
 	defer func() {
 		c.leave()

@@ -34,30 +34,30 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// fixed are seeds that run every time.
-var fixed = []uint64{1, 2, 3, 4, 5, 6}
-
-const fresh = 2 // seeds that run besides
+// fixed is how many seeds run every time: 1, 2, and so on.
+const fixed = 24
 
 // Whatever fails, nothing acknowledged is lost, repeated or out of order, and once all is well everything goes on.
 func TestMeshKeepsItsPromisesInTroubleAndGoesOnAfterwards(t *testing.T) {
-	seeds := fixed
-	more, odd := fresh, uint64(1) // without changes of members
+	var seeds []uint64
 	if s := os.Getenv("SEED"); s != "" {
 		seed, err := strconv.ParseUint(s, 10, 64)
 		if err != nil {
 			t.Fatalf("SEED: %v", err)
 		}
-		seeds, more = []uint64{seed}, 0
+		seeds = []uint64{seed}
 	} else if s := os.Getenv("N"); s != "" {
 		n, err := strconv.Atoi(s)
 		if err != nil {
 			t.Fatalf("N: %v", err)
 		}
-		seeds, more, odd = nil, n, 0
-	}
-	for range more {
-		seeds = append(seeds[:len(seeds):len(seeds)], uint64(time.Now().UnixNano())%1_000_000_000|odd)
+		for first := uint64(time.Now().UnixNano()) % 1_000_000_000; n > 0; n-- {
+			seeds = append(seeds, first+uint64(n))
+		}
+	} else {
+		for seed := range uint64(fixed) {
+			seeds = append(seeds, seed+1)
+		}
 	}
 	for _, seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -116,8 +116,9 @@ var warm sync.Once
 
 func run(t *testing.T, cfg Config) (res Result) {
 	runtime.GC()
-	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // the collector wakes goroutines when it likes
-	cryptotest.SetGlobalRandom(t, cfg.Chance.Seed)   // for those that took the reader before
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))          // the collector wakes goroutines when it likes,
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(2 << 30)) // unless it has to, in bytes
+	cryptotest.SetGlobalRandom(t, cfg.Chance.Seed)            // for those that took the reader before
 	defer func(was io.Reader) { rand.Reader = was }(rand.Reader)
 	rand.Reader = cfg.Chance
 	synctest.Test(t, func(*testing.T) { res = Run(cfg) })
